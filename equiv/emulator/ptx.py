@@ -1,0 +1,144 @@
+"""PTX text as records: modules, kernels, instructions, operands.
+
+The records keep PTX's own spelling; what an instruction *means* is the instruction table's business. Inline-assembly scopes
+(`{ .reg ...; label: }`) are flattened by renaming, so a kernel is one flat list of instructions with unique names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """A declared register, renamed if it was local to a scope; its type is `Kernel.registers[name]`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Special:
+    """A read-only special register such as `%tid.x` or `%cluster_ctarank`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Immediate:
+    """A literal. `bits` is its two's-complement or IEEE pattern, 64 bits wide at most; `kind` is `int`, `f32` or `f64`."""
+
+    bits: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A name of a parameter, a shared/global/local variable, or a label used as an operand."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """`[base + offset]`; `extra` holds what else stood in the brackets (tensor coordinates)."""
+
+    base: Register | Symbol | Immediate
+    offset: int = 0
+    extra: tuple[Operand, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """`{a, b, ...}`."""
+
+    items: tuple[Operand, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """`d|p`: a destination with a second predicate destination."""
+
+    first: Operand
+    second: Operand
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """`_`: a destination that is thrown away."""
+
+
+Operand = Register | Special | Immediate | Symbol | Address | Vector | Pair | Sink
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One PTX instruction.
+
+    Attributes:
+        opcode: with all its modifiers, as spelt: `ld.global.v4.b32`.
+        operands: in PTX order, destination first where there is one.
+        guard: name of the guard predicate register, or None.
+        guard_negated: True for `@!p`.
+        line: one-based line of the PTX text.
+        source: (file, line) of the kernel's source from the nearest `.loc` above, or None.
+    """
+
+    opcode: str
+    operands: tuple[Operand, ...]
+    guard: str | None = None
+    guard_negated: bool = False
+    line: int = 0
+    source: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A kernel parameter; offset and size in bytes within the parameter block."""
+
+    name: str
+    size: int
+    align: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A `.shared`, `.local`, `.global` or `.const` variable; size 0 for an `.extern .shared` array sized at launch."""
+
+    name: str
+    space: str
+    size: int
+    align: int
+    extern: bool = False
+    initial: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One `.entry`.
+
+    Attributes:
+        labels: label -> index into `instructions` (may equal their number: a label at the end).
+        registers: register name -> PTX type (`pred`, `b16`, `f32`, `b64`, ...).
+        directives: `reqntid`, `maxntid`, `reqnctapercluster`, `explicitcluster`, ... -> their numbers.
+    """
+
+    name: str
+    params: tuple[Param, ...]
+    instructions: tuple[Instruction, ...]
+    labels: dict[str, int]
+    registers: dict[str, str]
+    variables: tuple[Variable, ...]
+    directives: dict[str, tuple[int, ...]]
+    branch_targets: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """One PTX text. `target` is as spelt (`sm_90a`); `version` too (`9.3`)."""
+
+    version: str
+    target: str
+    kernels: dict[str, Kernel]
+    variables: tuple[Variable, ...]
+    text: str
