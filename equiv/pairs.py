@@ -1,0 +1,119 @@
+"""The registry of pairs: an oracle, a candidate and a model of one operator, with the contracts of its outputs.
+
+Adding a pair: write a module that builds one `Pair`, name it in the entry-point group `equiv.pairs`
+(`my_op = "my_package.my_op:PAIR"`), and put its cases into `cases/my_op.toml`. What must not load torch or a compiler (axes,
+layout, contracts) is given as functions; the two parties are given as import paths and loaded when a case runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Protocol
+
+from equiv.errors import UsageError
+
+if TYPE_CHECKING:
+    from equiv.records import AxisValue, Bits, Case, OutputSpec, TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis of a pair.
+
+    Attributes:
+        kind: `int`, `float`, `bool` or `str`.
+        choices: the allowed values, or () for any in [low, high].
+        meaning: one sentence with the unit.
+    """
+
+    name: str
+    kind: str
+    default: AxisValue
+    meaning: str
+    choices: tuple[AxisValue, ...] = ()
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """One implementation: `entry` is `module:function`, called as `function(case, tensors)` on the active device.
+
+    `tensors` maps tensor names to torch tensors of the device; results are written into them, nothing is returned.
+    `packages` are the distributions whose versions key its declaration (`triton`), `architectures` where it compiles.
+    """
+
+    entry: str
+    packages: tuple[str, ...]
+    architectures: tuple[str, ...] = ("sm_90a", "sm_100a")
+
+    def load(self) -> Callable[[Case, Mapping[str, Any]], None]:
+        """Imports the function; this is where torch and a compiler come in."""
+        module, _, function = self.entry.partition(":")
+        loaded: Callable[[Case, Mapping[str, Any]], None] = getattr(importlib.import_module(module), function)
+        return loaded
+
+
+class Envelope(Protocol):
+    """What the declared differences of one case may yield, ready to judge outputs."""
+
+    def judge(self, outputs: Mapping[str, Bits]) -> Mapping[str, tuple[Bits, float]]:
+        """Logical output name -> (boolean mask of elements inside, largest share of the envelope used, 0..1)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One operator, three ways.
+
+    Attributes:
+        layout: Case -> the tensors both parties get.
+        inputs: Case -> tensor name -> logical bit patterns of every `input` and `inout` tensor.
+        check: Case -> problems with the combination of its axes and regimes, as (path below the case, problem) pairs.
+        regimes: piece name -> the value regimes it knows; the first one is the default.
+        output_specs: Case -> its logical outputs and their contracts.
+        outputs: (case, inputs, tensors after the run) -> logical outputs cut out of them.
+        undefined: (case, inputs) -> logical output name -> boolean mask of elements that the contract leaves undefined.
+        model: (case, inputs, declaration) -> logical outputs.
+        envelope: (case, inputs, declarations of the parties, None where unknown) -> Envelope.
+        declaration: (party name, toolchain, architecture) -> what the party declares, or None if unknown.
+    """
+
+    name: str
+    summary: str
+    axes: tuple[Axis, ...]
+    regimes: Mapping[str, tuple[str, ...]]
+    oracle: Party
+    candidate: Party
+    layout: Callable[[Case], tuple[TensorSpec, ...]]
+    inputs: Callable[[Case], dict[str, Bits]]
+    check: Callable[[Case], list[tuple[str, str]]]
+    output_specs: Callable[[Case], tuple[OutputSpec, ...]]
+    outputs: Callable[[Case, Mapping[str, Bits], Mapping[str, Bits]], dict[str, Bits]]
+    undefined: Callable[[Case, Mapping[str, Bits]], dict[str, Bits]]
+    model: Callable[[Case, Mapping[str, Bits], Any], dict[str, Bits]]
+    envelope: Callable[[Case, Mapping[str, Bits], tuple[Any, ...]], Envelope]
+    declaration: Callable[[str, Mapping[str, str], str], Any]
+
+
+def names() -> tuple[str, ...]:
+    """Names of all registered pairs, sorted; loads none of them."""
+    return tuple(sorted(point.name for point in entry_points(group="equiv.pairs")))
+
+
+def get(name: str) -> Pair:
+    """The pair of that name.
+
+    Raises:
+        UsageError: no such pair (the known ones are listed), or its entry point does not give a `Pair`.
+    """
+    found = [point for point in entry_points(group="equiv.pairs") if point.name == name]
+    if not found:
+        raise UsageError(f"no pair named {name!r}; known: {', '.join(names()) or 'none'}")
+    loaded = found[0].load()
+    if not isinstance(loaded, Pair):
+        raise UsageError(f"entry point equiv.pairs {name!r} ({found[0].value}) gives a {type(loaded).__name__}, not a Pair")
+    return loaded
