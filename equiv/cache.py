@@ -1,7 +1,7 @@
 """The directory for files that can be rebuilt at any time: compiled handlers, vouching results, inputs of a suite.
 
-Several processes (pytest workers, parallel runs) share it. A file appears in it whole or not at all, because it is written
-under another name and renamed; nobody takes a lock, the last of two equal writers wins.
+Several processes (pytest workers, parallel runs) share it. A file appears in it whole or not at all, because it is
+written under another name and renamed; nobody takes a lock, the last of two equal writers wins.
 """
 
 from __future__ import annotations

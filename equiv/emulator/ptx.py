@@ -1,7 +1,9 @@
 """PTX text as records: modules, kernels, instructions, operands.
 
-The records keep PTX's own spelling; what an instruction *means* is the instruction table's business. Inline-assembly scopes
-(`{ .reg ...; label: }`) are flattened by renaming, so a kernel is one flat list of instructions with unique names.
+The records keep PTX's own spelling; what an instruction *means* is the instruction table's business. Inline-assembly
+scopes (`{ .reg ...; label: }`) are flattened by renaming, so a kernel is one flat list of instructions with unique
+names: what is local to the n-th scope of a kernel has `@n` behind its name. `equiv.emulator.ptx_parser.parse` makes
+these records, `equiv.emulator.ptx_emitter.emit` writes a changed kernel back as text.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ class Special:
 
 @dataclass(frozen=True, slots=True)
 class Immediate:
-    """A literal. `bits` is its two's-complement or IEEE pattern, 64 bits wide at most; `kind` is `int`, `f32` or `f64`."""
+    """A literal. `bits`: its two's-complement or IEEE pattern, at most 64 bits; `kind`: `int`, `f32` or `f64`."""
 
     bits: int
     kind: str
@@ -67,7 +69,14 @@ class Sink:
     """`_`: a destination that is thrown away."""
 
 
-Operand = Register | Special | Immediate | Symbol | Address | Vector | Pair | Sink
+@dataclass(frozen=True, slots=True)
+class Negated:
+    """`!p`: a negated predicate source operand."""
+
+    register: Register
+
+
+Operand = Register | Special | Immediate | Symbol | Address | Vector | Pair | Sink | Negated
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +90,7 @@ class Instruction:
         guard_negated: True for `@!p`.
         line: one-based line of the PTX text.
         source: (file, line) of the kernel's source from the nearest `.loc` above, or None.
+        span: (first, last + 1) character of it in `Module.text`, guard and semicolon included.
     """
 
     opcode: str
@@ -89,6 +99,7 @@ class Instruction:
     guard_negated: bool = False
     line: int = 0
     source: tuple[str, int] | None = None
+    span: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +132,8 @@ class Kernel:
         labels: label -> index into `instructions` (may equal their number: a label at the end).
         registers: register name -> PTX type (`pred`, `b16`, `f32`, `b64`, ...).
         directives: `reqntid`, `maxntid`, `reqnctapercluster`, `explicitcluster`, ... -> their numbers.
+        branch_targets: label of a `.branchtargets` list -> its labels, in order.
+        body: (first, last + 1) character in `Module.text` of what stands between the kernel's braces.
     """
 
     name: str
@@ -131,6 +144,7 @@ class Kernel:
     variables: tuple[Variable, ...]
     directives: dict[str, tuple[int, ...]]
     branch_targets: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    body: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
