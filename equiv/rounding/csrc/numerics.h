@@ -1,0 +1,301 @@
+/* Float32 arithmetic, special functions and conversions of NVIDIA GPUs on bit patterns; the C twin of
+ * equiv/rounding/{arithmetic,special,conversions}.py, tested against them.
+ *
+ * Every function maps uint32_t bit patterns to a bit pattern (narrow formats: the code in the low bits). A NaN result is
+ * 0x7fffffff, as on the GPU. No function reads or changes the floating-point environment; the host must be in its default
+ * mode (round to nearest, no flushing) and the file compiled without -ffast-math and with -ffp-contract=off.
+ * Names: eq_<op>_<rounding>[_ftz]. The approximations need eq_set_tables() first. */
+#ifndef EQUIV_NUMERICS_H
+#define EQUIV_NUMERICS_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define EQ_NAN 0x7fffffffu
+#define EQ_INF 0x7f800000u
+#define EQ_SIGN 0x80000000u
+
+static inline float eq_float(uint32_t bits) { float x; memcpy(&x, &bits, 4); return x; }
+static inline uint32_t eq_bits(float x) { uint32_t bits; memcpy(&bits, &x, 4); return bits; }
+static inline int eq_is_nan(uint32_t x) { return (x & 0x7fffffffu) > EQ_INF; }
+static inline uint32_t eq_canon(uint32_t x) { return eq_is_nan(x) ? EQ_NAN : x; }
+/* Subnormal -> zero of its sign. */
+static inline uint32_t eq_ftz(uint32_t x) { return (x & EQ_INF) == 0 ? x & EQ_SIGN : x; }
+/* .sat: NaN and everything up to +0 -> +0, above one -> one. */
+static inline uint32_t eq_sat(uint32_t x) {
+    if (eq_is_nan(x) || (x & EQ_SIGN)) return 0;
+    return x > 0x3f800000u ? 0x3f800000u : x;
+}
+static inline uint32_t eq_abs(uint32_t x) { return x & 0x7fffffffu; }
+static inline uint32_t eq_neg(uint32_t x) { return x ^ EQ_SIGN; }
+
+/* An exact value as s + e, s its nearest double (so |e| <= half an ulp of s). */
+typedef struct { double s, e; int zero_negative_in_rm; } eq_exact;
+
+static inline eq_exact eq_exact_sum(double p, double c) {
+    eq_exact x;
+    x.s = p + c;
+    double b = x.s - p;
+    x.e = (p - (x.s - b)) + (c - b);
+    x.zero_negative_in_rm = x.s == 0 && signbit(p) != signbit(c);
+    return x;
+}
+
+/* Nearest float32 of s + e: s is first rounded to odd, which makes the second rounding the only one. */
+static inline uint32_t eq_round_rn(eq_exact x) {
+    uint64_t bits;
+    memcpy(&bits, &x.s, 8);
+    uint64_t inexact = (x.e > 0) | (x.e < 0);
+    uint64_t beyond = x.e > 0 ? 0 : 1; /* 1 when e points below s */
+    uint64_t towards_zero = (bits >> 63) ^ beyond;
+    uint64_t odd = towards_zero ? bits - 1 : bits | 1;
+    bits = inexact && !(bits & 1) ? odd : bits;
+    memcpy(&x.s, &bits, 8);
+    return eq_canon(eq_bits((float)x.s));
+}
+
+static inline uint32_t eq_next_up(uint32_t x) { return x & EQ_SIGN ? (x == EQ_SIGN ? 1u : x - 1) : x + 1; }
+static inline uint32_t eq_next_down(uint32_t x) { return x & EQ_SIGN ? x + 1 : (x == 0 ? 0x80000001u : x - 1); }
+
+/* Directed roundings: the nearest float and the sign of what is left decide. Overflow steps back to the largest finite. */
+static inline uint32_t eq_round_to(eq_exact x, int up_allowed, int down_allowed, int to_zero) {
+    uint32_t f = eq_bits((float)x.s);
+    double left = x.s - (double)(float)x.s;
+    left = left == 0 ? x.e : left;
+    if (to_zero) { up_allowed = (f & EQ_SIGN) != 0; down_allowed = !up_allowed; }
+    if (left > 0 && up_allowed) f = eq_next_up(f);
+    if (left < 0 && down_allowed) f = eq_next_down(f);
+    if (down_allowed && !to_zero && x.zero_negative_in_rm) f = EQ_SIGN;
+    return eq_canon(f);
+}
+static inline uint32_t eq_round_rz(eq_exact x) { return eq_round_to(x, 0, 0, 1); }
+static inline uint32_t eq_round_rm(eq_exact x) { return eq_round_to(x, 0, 1, 0); }
+static inline uint32_t eq_round_rp(eq_exact x) { return eq_round_to(x, 1, 0, 0); }
+
+static inline eq_exact eq_exact_add(uint32_t a, uint32_t b) { return eq_exact_sum(eq_float(a), eq_float(b)); }
+static inline eq_exact eq_exact_mul(uint32_t a, uint32_t b) {
+    eq_exact x = {(double)eq_float(a) * (double)eq_float(b), 0, 0};
+    return x;
+}
+static inline eq_exact eq_exact_fma(uint32_t a, uint32_t b, uint32_t c) {
+    return eq_exact_sum((double)eq_float(a) * (double)eq_float(b), eq_float(c));
+}
+
+static inline uint32_t eq_add_rn(uint32_t a, uint32_t b) { return eq_canon(eq_bits(eq_float(a) + eq_float(b))); }
+static inline uint32_t eq_add_rz(uint32_t a, uint32_t b) { return eq_round_rz(eq_exact_add(a, b)); }
+static inline uint32_t eq_add_rm(uint32_t a, uint32_t b) { return eq_round_rm(eq_exact_add(a, b)); }
+static inline uint32_t eq_add_rp(uint32_t a, uint32_t b) { return eq_round_rp(eq_exact_add(a, b)); }
+static inline uint32_t eq_sub_rn(uint32_t a, uint32_t b) { return eq_canon(eq_bits(eq_float(a) - eq_float(b))); }
+static inline uint32_t eq_sub_rz(uint32_t a, uint32_t b) { return eq_add_rz(a, eq_neg(b)); }
+static inline uint32_t eq_sub_rm(uint32_t a, uint32_t b) { return eq_add_rm(a, eq_neg(b)); }
+static inline uint32_t eq_sub_rp(uint32_t a, uint32_t b) { return eq_add_rp(a, eq_neg(b)); }
+static inline uint32_t eq_mul_rn(uint32_t a, uint32_t b) { return eq_canon(eq_bits(eq_float(a) * eq_float(b))); }
+static inline uint32_t eq_mul_rz(uint32_t a, uint32_t b) { return eq_round_rz(eq_exact_mul(a, b)); }
+static inline uint32_t eq_mul_rm(uint32_t a, uint32_t b) { return eq_round_rm(eq_exact_mul(a, b)); }
+static inline uint32_t eq_mul_rp(uint32_t a, uint32_t b) { return eq_round_rp(eq_exact_mul(a, b)); }
+static inline uint32_t eq_fma_rn(uint32_t a, uint32_t b, uint32_t c) { return eq_round_rn(eq_exact_fma(a, b, c)); }
+static inline uint32_t eq_fma_rz(uint32_t a, uint32_t b, uint32_t c) { return eq_round_rz(eq_exact_fma(a, b, c)); }
+static inline uint32_t eq_fma_rm(uint32_t a, uint32_t b, uint32_t c) { return eq_round_rm(eq_exact_fma(a, b, c)); }
+static inline uint32_t eq_fma_rp(uint32_t a, uint32_t b, uint32_t c) { return eq_round_rp(eq_exact_fma(a, b, c)); }
+static inline uint32_t eq_div_rn(uint32_t a, uint32_t b) { return eq_canon(eq_bits(eq_float(a) / eq_float(b))); }
+static inline uint32_t eq_rcp_rn(uint32_t a) { return eq_canon(eq_bits(1.0f / eq_float(a))); }
+static inline uint32_t eq_sqrt_rn(uint32_t a) { return eq_canon(eq_bits(sqrtf(eq_float(a)))); }
+
+/* To an integer, still as a float. */
+static inline uint32_t eq_rni(uint32_t a) { return eq_canon(eq_bits(rintf(eq_float(a)))); }
+static inline uint32_t eq_rzi(uint32_t a) { return eq_canon(eq_bits(truncf(eq_float(a)))); }
+static inline uint32_t eq_rmi(uint32_t a) { return eq_canon(eq_bits(floorf(eq_float(a)))); }
+static inline uint32_t eq_rpi(uint32_t a) { return eq_canon(eq_bits(ceilf(eq_float(a)))); }
+
+/* Order with -0 below +0, for max and min. */
+static inline uint32_t eq_order(uint32_t x) { return x & EQ_SIGN ? ~x : x | EQ_SIGN; }
+static inline uint32_t eq_max(uint32_t a, uint32_t b) {
+    if (eq_is_nan(a)) return eq_canon(b);
+    if (eq_is_nan(b)) return a;
+    return eq_order(a) > eq_order(b) ? a : b;
+}
+static inline uint32_t eq_min(uint32_t a, uint32_t b) {
+    if (eq_is_nan(a)) return eq_canon(b);
+    if (eq_is_nan(b)) return a;
+    return eq_order(a) < eq_order(b) ? a : b;
+}
+static inline uint32_t eq_max_nan(uint32_t a, uint32_t b) { return eq_is_nan(a) || eq_is_nan(b) ? EQ_NAN : eq_max(a, b); }
+static inline uint32_t eq_min_nan(uint32_t a, uint32_t b) { return eq_is_nan(a) || eq_is_nan(b) ? EQ_NAN : eq_min(a, b); }
+/* .xorsign.abs: the smaller (larger) magnitude with the product of the signs, a NaN's sign included. */
+static inline uint32_t eq_min_xorsign_abs(uint32_t a, uint32_t b) {
+    uint32_t m = eq_min(eq_abs(a), eq_abs(b));
+    return m == EQ_NAN ? m : m | ((a ^ b) & EQ_SIGN);
+}
+static inline uint32_t eq_max_xorsign_abs(uint32_t a, uint32_t b) {
+    uint32_t m = eq_max(eq_abs(a), eq_abs(b));
+    return m == EQ_NAN ? m : m | ((a ^ b) & EQ_SIGN);
+}
+
+/* ftz: operands and result flushed. */
+#define EQ_FTZ1(f) static inline uint32_t f##_ftz(uint32_t a) { return eq_ftz(f(eq_ftz(a))); }
+#define EQ_FTZ2(f) static inline uint32_t f##_ftz(uint32_t a, uint32_t b) { return eq_ftz(f(eq_ftz(a), eq_ftz(b))); }
+#define EQ_FTZ3(f) \
+    static inline uint32_t f##_ftz(uint32_t a, uint32_t b, uint32_t c) { return eq_ftz(f(eq_ftz(a), eq_ftz(b), eq_ftz(c))); }
+EQ_FTZ2(eq_add_rn) EQ_FTZ2(eq_add_rz) EQ_FTZ2(eq_add_rm) EQ_FTZ2(eq_add_rp)
+EQ_FTZ2(eq_sub_rn) EQ_FTZ2(eq_sub_rz) EQ_FTZ2(eq_sub_rm) EQ_FTZ2(eq_sub_rp)
+EQ_FTZ2(eq_mul_rn) EQ_FTZ2(eq_mul_rz) EQ_FTZ2(eq_mul_rm) EQ_FTZ2(eq_mul_rp)
+EQ_FTZ3(eq_fma_rn) EQ_FTZ3(eq_fma_rz) EQ_FTZ3(eq_fma_rm) EQ_FTZ3(eq_fma_rp)
+EQ_FTZ2(eq_div_rn) EQ_FTZ1(eq_rcp_rn) EQ_FTZ1(eq_sqrt_rn)
+EQ_FTZ1(eq_rni) EQ_FTZ1(eq_rzi) EQ_FTZ1(eq_rmi) EQ_FTZ1(eq_rpi)
+EQ_FTZ2(eq_max) EQ_FTZ2(eq_min) EQ_FTZ2(eq_max_nan) EQ_FTZ2(eq_min_nan)
+EQ_FTZ2(eq_min_xorsign_abs) EQ_FTZ2(eq_max_xorsign_abs)
+
+/* ---- special functions: one measured period each, as equiv.rounding.special.table gives it ---- */
+static const uint32_t *eq_rcp_table, *eq_rsqrt_table, *eq_sqrt_table, *eq_ex2_table;
+static inline void eq_set_tables(const uint32_t *rcp, const uint32_t *rsqrt, const uint32_t *sqrt_, const uint32_t *ex2) {
+    eq_rcp_table = rcp; eq_rsqrt_table = rsqrt; eq_sqrt_table = sqrt_; eq_ex2_table = ex2;
+}
+
+/* Depends on x in fixed point with 23 fraction bits; negative numbers take the complement unless that is an integer. */
+static inline uint32_t eq_ex2_ftz(uint32_t x) {
+    uint32_t a = x & 0x7fffffffu;
+    if (a > EQ_INF) return EQ_NAN;
+    if (a >= 0x43800000u) return x & EQ_SIGN ? 0 : EQ_INF;
+    int32_t e = (int32_t)(a >> 23) - 127;
+    uint32_t m = (a & 0x7fffffu) | 0x800000u;
+    int32_t t = (int32_t)(e >= 0 ? m << e : (e < -31 ? 0 : m >> -e));
+    int32_t v = !(x & EQ_SIGN) ? t : (t & 0x7fffff ? -(t + 1) : -t);
+    int64_t r = (int64_t)eq_ex2_table[v & 0x7fffff] + ((int64_t)((v >> 23) - 1)) * 0x800000;
+    return r < 0x800000 ? 0 : (r >= (int64_t)EQ_INF ? EQ_INF : (uint32_t)r);
+}
+static inline uint32_t eq_ex2(uint32_t x) {
+    if (!(eq_float(x) < -126.0f)) return eq_ex2_ftz(x);
+    uint32_t y = eq_ex2_ftz(eq_mul_rn(x, 0x3f000000u));
+    return eq_mul_rn(y, y);
+}
+static inline uint32_t eq_rcp_ftz(uint32_t x) {
+    uint32_t a = x & 0x7fffffffu, sign = x & EQ_SIGN;
+    if (a > EQ_INF) return EQ_NAN;
+    if (a == EQ_INF) return sign;
+    if (a < 0x800000u) return sign | EQ_INF;
+    int32_t r = (int32_t)eq_rcp_table[a & 0x7fffffu] - ((int32_t)(a >> 23) - 127) * 0x800000;
+    return r < 0x800000 ? sign : sign | (uint32_t)r;
+}
+static inline uint32_t eq_rcp(uint32_t x) {
+    uint32_t a = x & 0x7fffffffu;
+    uint32_t s = a > 0x7e800000u ? 0x3e800000u : (a < 0x800000u ? 0x4b800000u : 0x3f800000u);
+    return eq_mul_rn(eq_rcp_ftz(eq_mul_rn(x, s)), s);
+}
+static inline uint32_t eq_rsqrt_ftz(uint32_t x) {
+    uint32_t a = x & 0x7fffffffu;
+    if (a > EQ_INF) return EQ_NAN;
+    if (a < 0x800000u) return (x & EQ_SIGN) | EQ_INF;
+    if (x & EQ_SIGN) return EQ_NAN;
+    if (a == EQ_INF) return 0;
+    int32_t e = (int32_t)(a >> 23) - 127, parity = e & 1;
+    return eq_rsqrt_table[((uint32_t)parity << 23) | (a & 0x7fffffu)] - (uint32_t)((e - parity) / 2) * 0x800000u;
+}
+static inline uint32_t eq_rsqrt(uint32_t x) {
+    if ((x & EQ_INF) != 0) return eq_rsqrt_ftz(x);
+    return eq_mul_rn(eq_rsqrt_ftz(eq_mul_rn(x, 0x4b800000u)), 0x45800000u);
+}
+static inline uint32_t eq_sqrt_ftz(uint32_t x) {
+    uint32_t a = x & 0x7fffffffu;
+    if (a > EQ_INF) return EQ_NAN;
+    if (a < 0x800000u) return x & EQ_SIGN;
+    if (x & EQ_SIGN) return EQ_NAN;
+    if (a == EQ_INF) return EQ_INF;
+    int32_t e = (int32_t)(a >> 23) - 127, parity = e & 1;
+    return eq_sqrt_table[((uint32_t)parity << 23) | (a & 0x7fffffu)] + (uint32_t)((e - parity) / 2) * 0x800000u;
+}
+static inline uint32_t eq_sqrt(uint32_t x) {
+    if ((x & EQ_INF) != 0) return eq_sqrt_ftz(x);
+    return eq_mul_rn(eq_sqrt_ftz(eq_mul_rn(x, 0x4b800000u)), 0x39800000u);
+}
+static inline uint32_t eq_div_full_ftz(uint32_t a, uint32_t b) {
+    if ((b & 0x7fffffffu) > 0x7e800000u) { a = eq_mul_rn_ftz(a, 0x3e800000u); b = eq_mul_rn_ftz(b, 0x3e800000u); }
+    return eq_mul_rn_ftz(a, eq_rcp_ftz(b));
+}
+static inline uint32_t eq_div_full(uint32_t a, uint32_t b) {
+    uint32_t m = b & 0x7fffffffu;
+    uint32_t s = m > 0x7e800000u ? 0x3e800000u : (m < 0x800000u ? 0x4b800000u : 0x3f800000u);
+    return eq_mul_rn(eq_mul_rn(a, s), eq_rcp_ftz(eq_mul_rn(b, s)));
+}
+static inline uint32_t eq_div_approx_ftz(uint32_t a, uint32_t b) { return eq_mul_rn_ftz(a, eq_rcp_ftz(b)); }
+static inline uint32_t eq_div_approx(uint32_t a, uint32_t b) {
+    uint32_t s = (b & 0x7fffffffu) < 0x800000u ? 0x4b800000u : 0x3f800000u;
+    return eq_mul_rn(eq_mul_rn(a, s), eq_rcp_ftz(eq_mul_rn(b, s)));
+}
+
+/* ---- conversions ---- */
+/* Nearest even of a magnitude into `fraction` bits with least normal exponent `emin`; not saturated. The subnormal range is
+ * rounded by adding a power of two whose ulp is the format's smallest step. */
+static inline uint32_t eq_narrow(uint32_t a, int fraction, int emin) {
+    int drop = 23 - fraction;
+    uint32_t normal = (a + ((1u << (drop - 1)) - 1) + ((a >> drop) & 1)) >> drop;
+    uint32_t rebase = (uint32_t)(emin + 126) << fraction;
+    uint32_t magic = (uint32_t)(emin - fraction + 23 + 127) << 23;
+    uint32_t subnormal = eq_bits(eq_float(a) + eq_float(magic)) - magic;
+    return a < (uint32_t)(emin + 127) << 23 ? subnormal : normal - rebase;
+}
+static inline uint32_t eq_cvt_bf16_rn(uint32_t x) {
+    return eq_is_nan(x) ? 0x7fffu : (x + 0x7fffu + ((x >> 16) & 1)) >> 16;
+}
+static inline uint32_t eq_cvt_bf16_rz(uint32_t x) { return eq_is_nan(x) ? 0x7fffu : x >> 16; }
+static inline uint32_t eq_cvt_f16_rn(uint32_t x) {
+    if (eq_is_nan(x)) return 0x7fffu;
+    uint32_t a = x & 0x7fffffffu, c = a >= 0x477ff000u ? 0x7c00u : eq_narrow(a, 10, -14);
+    return c | ((x >> 16) & 0x8000u);
+}
+static inline uint32_t eq_saturated(uint32_t x, uint32_t nan, uint32_t largest, uint32_t limit, uint32_t sign, int fraction, int emin) {
+    if (eq_is_nan(x)) return nan;
+    uint32_t a = x & 0x7fffffffu, c = a > limit ? largest : eq_narrow(a, fraction, emin);
+    return x & EQ_SIGN ? c | sign : c;
+}
+static inline uint32_t eq_cvt_e4m3_rn_satfinite(uint32_t x) { return eq_saturated(x, 0x7f, 0x7e, 0x43e00000u, 0x80, 3, -6); }
+static inline uint32_t eq_cvt_e5m2_rn_satfinite(uint32_t x) { return eq_saturated(x, 0x7f, 0x7b, 0x47600000u, 0x80, 2, -14); }
+static inline uint32_t eq_cvt_e2m1_rn_satfinite(uint32_t x) { return eq_saturated(x, 0x7, 0x7, 0x40c00000u, 0x8, 1, 0); }
+/* ue8m0: the sign is ignored; without satfinite an overflow is 0xff, the code of NaN. */
+static inline uint32_t eq_cvt_ue8m0_rz(uint32_t x) { return eq_is_nan(x) ? 0xffu : (x >> 23) & 0xffu; }
+static inline uint32_t eq_cvt_ue8m0_rp(uint32_t x) {
+    uint32_t a = x & 0x7fffffffu;
+    if (a > EQ_INF) return 0xff;
+    return (a >> 23) + (a > 0x400000u && (a & 0x7fffffu) != 0);
+}
+static inline uint32_t eq_cvt_ue8m0_rz_satfinite(uint32_t x) {
+    uint32_t c = eq_cvt_ue8m0_rz(x);
+    return c == 0xff && !eq_is_nan(x) ? 0xfe : c;
+}
+static inline uint32_t eq_cvt_ue8m0_rp_satfinite(uint32_t x) {
+    uint32_t c = eq_cvt_ue8m0_rp(x);
+    return c == 0xff && !eq_is_nan(x) ? 0xfe : c;
+}
+static inline uint32_t eq_cvt_tf32_rna(uint32_t x) { return (x & EQ_INF) == EQ_INF ? x : (x + 0x1000u) & 0xffffe000u; }
+
+/* Exact widening of a code with `fraction` bits and least normal exponent `emin`; the caller has dealt with NaN and Inf. */
+static inline uint32_t eq_widen(uint32_t magnitude, uint32_t sign, int fraction, int emin) {
+    uint32_t exponent = magnitude >> fraction;
+    if (exponent != 0) return sign | ((magnitude + ((uint32_t)(emin + 126) << fraction)) << (23 - fraction));
+    return sign | eq_bits((float)magnitude * eq_float((uint32_t)(emin - fraction + 127) << 23));
+}
+static inline uint32_t eq_bf16_to_f32(uint32_t x) { return x << 16; }
+static inline uint32_t eq_f16_to_f32(uint32_t x) {
+    uint32_t a = x & 0x7fffu, sign = (x & 0x8000u) << 16;
+    if (a > 0x7c00u) return EQ_NAN;
+    return a == 0x7c00u ? sign | EQ_INF : eq_widen(a, sign, 10, -14);
+}
+static inline uint32_t eq_e4m3_to_f32(uint32_t x) {
+    uint32_t a = x & 0x7fu;
+    return a == 0x7f ? EQ_NAN : eq_widen(a, (x & 0x80u) << 24, 3, -6);
+}
+static inline uint32_t eq_e5m2_to_f32(uint32_t x) {
+    uint32_t a = x & 0x7fu, sign = (x & 0x80u) << 24;
+    if (a > 0x7c) return EQ_NAN;
+    return a == 0x7c ? sign | EQ_INF : eq_widen(a, sign, 2, -14);
+}
+static inline uint32_t eq_e2m1_to_f32(uint32_t x) { return eq_widen(x & 0x7u, (x & 0x8u) << 28, 1, 0); }
+static inline uint32_t eq_ue8m0_to_f32(uint32_t x) { x &= 0xffu; return x == 0xff ? EQ_NAN : (x == 0 ? 0x400000u : x << 23); }
+static inline uint32_t eq_ue8m0_to_bf16(uint32_t x) { x &= 0xffu; return x == 0xff ? 0x7fffu : (x == 0 ? 0x40u : x << 7); }
+static inline uint32_t eq_e4m3_to_f16(uint32_t x) { return eq_cvt_f16_rn(eq_e4m3_to_f32(x)); }
+static inline uint32_t eq_e5m2_to_f16(uint32_t x) { return eq_cvt_f16_rn(eq_e5m2_to_f32(x)); }
+static inline uint32_t eq_e2m1_to_f16(uint32_t x) { return eq_cvt_f16_rn(eq_e2m1_to_f32(x)); }
+static inline uint32_t eq_f16_to_e4m3_rn_satfinite(uint32_t x) { return eq_cvt_e4m3_rn_satfinite(eq_f16_to_f32(x)); }
+static inline uint32_t eq_f16_to_e5m2_rn_satfinite(uint32_t x) { return eq_cvt_e5m2_rn_satfinite(eq_f16_to_f32(x)); }
+
+#endif
