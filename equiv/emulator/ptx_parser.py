@@ -30,16 +30,15 @@ from equiv.emulator.ptx import (
 from equiv.emulator.ptx_tokens import END, Tokens, tokenize
 from equiv.errors import PtxSyntaxError, UnknownInstructionError
 
-TYPE_BYTES = {
-    "pred": 1, "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2, "b32": 4, "u32": 4, "s32": 4,
-    "f32": 4, "f16x2": 4, "bf16x2": 4, "tf32": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8, "f32x2": 8, "b128": 16}  # fmt: skip
+TYPE_BYTES = {"pred": 1, "f16": 2, "bf16": 2, "f32": 4, "f16x2": 4, "bf16x2": 4, "f64": 8, "f32x2": 8, "b128": 16}
+TYPE_BYTES |= {f"{kind}{bits}": bits // 8 for kind in "bus" for bits in (8, 16, 32, 64)}
 _VECTOR_SPECIALS = ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
 _SCALAR_SPECIALS = (
-    "laneid", "warpid", "nwarpid", "smid", "nsmid", "gridid", "is_explicit_cluster", "cluster_ctarank", "cluster_nctarank",
-    "lanemask_eq", "lanemask_le", "lanemask_lt", "lanemask_ge", "lanemask_gt", "clock", "clock_hi", "clock64", "globaltimer",
-    "globaltimer_lo", "globaltimer_hi", "total_smem_size", "aggr_smem_size", "dynamic_smem_size",
-    "reserved_smem_offset_begin", "reserved_smem_offset_end", "reserved_smem_offset_cap", "reserved_smem_offset_0",
-    "reserved_smem_offset_1", "current_graph_exec")  # fmt: skip
+    "laneid", "warpid", "nwarpid", "smid", "nsmid", "gridid", "is_explicit_cluster", "cluster_ctarank",
+    "cluster_nctarank", "lanemask_eq", "lanemask_le", "lanemask_lt", "lanemask_ge", "lanemask_gt", "clock",
+    "clock_hi", "clock64", "globaltimer", "globaltimer_lo", "globaltimer_hi", "total_smem_size", "aggr_smem_size",
+    "dynamic_smem_size", "reserved_smem_offset_begin", "reserved_smem_offset_end", "reserved_smem_offset_cap",
+    "reserved_smem_offset_0", "reserved_smem_offset_1", "current_graph_exec")  # fmt: skip
 _SPECIALS = frozenset(
     [f"%{name}{part}" for name in _VECTOR_SPECIALS for part in (".x", ".y", ".z", ".w")]
     + [f"%{name}" for name in _SCALAR_SPECIALS]

@@ -1,0 +1,116 @@
+"""Writes a changed kernel back into its PTX text.
+
+Everything that did not change stays as the compiler wrote it, so that ptxas sees the same text but for the changes: an
+instruction is rewritten where it stood (its `span`), several with the same span stand there in order, one that is gone
+leaves nothing.
+"""
+
+from __future__ import annotations
+
+from equiv.emulator.ptx import (
+    Address,
+    Immediate,
+    Instruction,
+    Kernel,
+    Module,
+    Negated,
+    Operand,
+    Pair,
+    Register,
+    Sink,
+    Special,
+    Symbol,
+    Vector,
+)
+
+
+def emit(module: Module, kernel: Kernel) -> str:
+    """The module's text with the kernel of that name replaced by `kernel`, a changed copy of it.
+
+    Labels, variables and directives must be the original's. A register of a nested scope that a changed instruction
+    names becomes one of the kernel, since the scopes of the text may not reach that far.
+
+    Raises:
+        ValueError: the module has no kernel of that name, or an instruction's span is none of its.
+    """
+    original = module.kernels.get(kernel.name)
+    if original is None:
+        raise ValueError(f"the module has no kernel {kernel.name}")
+    before = {one.span: one for one in original.instructions}
+    after: dict[tuple[int, int], list[Instruction]] = {span: [] for span in before}
+    for one in kernel.instructions:
+        if one.span not in after:
+            raise ValueError(f"no instruction of {kernel.name} stands at characters {one.span}")
+        after[one.span].append(one)
+    changed = {span for span, now in after.items() if len(now) != 1 or now[0] != before[span]}
+    hoisted = {name for span in changed for one in after[span] for name in registers(one) if "@" in name}
+    changed |= {span for span, one in before.items() if hoisted.intersection(registers(one))}
+    fresh = [name for name in kernel.registers if name in hoisted or name not in original.registers]
+
+    parts = [module.text[: original.body[0]]]
+    parts += [f"\n\t.reg .{kernel.registers[name]} {_name(name, hoisted)};" for name in fresh]
+    position = original.body[0]
+    for span in sorted(changed):
+        parts += [module.text[position : span[0]], "\n\t".join(_instruction(one, hoisted) for one in after[span])]
+        position = span[1]
+    parts.append(module.text[position:])
+    return "".join(parts)
+
+
+def registers(instruction: Instruction) -> list[str]:
+    """Names of all registers of an instruction, guard and destinations included, in order of appearance."""
+    names = [] if instruction.guard is None else [instruction.guard]
+    waiting = list(reversed(instruction.operands))
+    while waiting:
+        operand = waiting.pop()
+        match operand:
+            case Register(name):
+                names.append(name)
+            case Negated(register):
+                names.append(register.name)
+            case Pair(first, second):
+                waiting += [second, first]
+            case Vector(items):
+                waiting += reversed(items)
+            case Address(base, _, extra):
+                waiting += [*reversed(extra), base]
+            case _:
+                pass
+    return names
+
+
+def _name(name: str, hoisted: set[str]) -> str:
+    # In its scope a local name needs no number; outside, the number makes it unique. `@` is no letter of PTX names.
+    return name.replace("@", "$scope") if name in hoisted else name.partition("@")[0]
+
+
+def _instruction(one: Instruction, hoisted: set[str]) -> str:
+    guard = "" if one.guard is None else f"@{'!' if one.guard_negated else ''}{_name(one.guard, hoisted)} "
+    return f"{guard}{one.opcode} {', '.join(_operand(operand, hoisted) for operand in one.operands)};"
+
+
+def _operand(operand: Operand, hoisted: set[str]) -> str:
+    match operand:
+        case Register(name):
+            return _name(name, hoisted)
+        case Special(name):
+            return name
+        case Symbol(name):
+            return name.partition("@")[0]
+        case Immediate(bits, "f32"):
+            return f"0f{bits:08X}"
+        case Immediate(bits, "f64"):
+            return f"0d{bits:016X}"
+        case Immediate(bits, _):
+            return str(bits - (1 << 64) if bits >> 63 else bits)
+        case Address(base, offset, extra):
+            inner = f"{_operand(base, hoisted)}{offset:+d}" if offset else _operand(base, hoisted)
+            return "[" + ", ".join([inner, *(_operand(one, hoisted) for one in extra)]) + "]"
+        case Vector(items):
+            return "{" + ", ".join(_operand(one, hoisted) for one in items) + "}"
+        case Pair(first, second):
+            return f"{_operand(first, hoisted)}|{_operand(second, hoisted)}"
+        case Negated(register):
+            return f"!{_name(register.name, hoisted)}"
+        case Sink():
+            return "_"
