@@ -80,6 +80,7 @@ class Pair:
         model: (case, inputs, declaration) -> logical outputs.
         envelope: (case, inputs, declarations of the parties, None where unknown) -> Envelope.
         declaration: (party name, toolchain, architecture) -> what the party declares, or None if unknown.
+        place: (case, inputs, output, index) -> where that element is, in words; None: the names of `dims` are used.
     """
 
     name: str
@@ -97,6 +98,7 @@ class Pair:
     model: Callable[[Case, Mapping[str, Bits], Any], dict[str, Bits]]
     envelope: Callable[[Case, Mapping[str, Bits], tuple[Any, ...]], Envelope]
     declaration: Callable[[str, Mapping[str, str], str], Any]
+    place: Callable[[Case, Mapping[str, Bits], str, tuple[int, ...]], str] | None = None
 
 
 def names() -> tuple[str, ...]:
@@ -115,5 +117,7 @@ def get(name: str) -> Pair:
         raise UsageError(f"no pair named {name!r}; known: {', '.join(names()) or 'none'}")
     loaded = found[0].load()
     if not isinstance(loaded, Pair):
-        raise UsageError(f"entry point equiv.pairs {name!r} ({found[0].value}) gives a {type(loaded).__name__}, not a Pair")
+        raise UsageError(
+            f"entry point equiv.pairs {name!r} ({found[0].value}) gives a {type(loaded).__name__}, not a Pair"
+        )
     return loaded

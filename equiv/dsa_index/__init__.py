@@ -1,0 +1,49 @@
+"""The pair `dsa_index`: quantise the DSA indexer's query, fold its head weights, normalise and insert its key.
+
+The oracle is the stock chain of Triton kernels, the candidate one fused CuTe DSL kernel (spec/dsa.md). This package
+states what both get (`tensors`), with what values (`regimes`), and what is promised of the results; it loads neither
+torch nor a compiler.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from equiv.dsa_index.regimes import REGIMES, check, inputs
+from equiv.dsa_index.tensors import AXES, layout, output_specs, outputs, place
+from equiv.pairs import Pair, Party
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _late(entry: str) -> Callable[..., Any]:
+    """The function `module:name`, imported when it is first called."""
+
+    def call(*arguments: Any) -> Any:  # noqa: ANN401  -- passes on whatever the function takes and gives
+        module, _, name = entry.partition(":")
+        return getattr(importlib.import_module(module), name)(*arguments)
+
+    return call
+
+
+PAIR = Pair(
+    name="dsa_index",
+    summary="DSA indexer front: query to FP8 or MXFP4, folded head weights, key LayerNorm and quantised insert by slot",
+    axes=AXES,
+    regimes=REGIMES,
+    oracle=Party("equiv.triton_ref.dsa:run_dsa_index", ("triton",)),
+    candidate=Party("equiv.cute.dsa.index:run_dsa_index", ("nvidia-cutlass-dsl",)),
+    layout=layout,
+    inputs=inputs,
+    check=check,
+    output_specs=output_specs,
+    outputs=outputs,
+    undefined=_late("equiv.rounding.dsa:undefined"),
+    model=_late("equiv.rounding.dsa:model"),
+    envelope=_late("equiv.envelope:dsa_envelope"),
+    declaration=_late("equiv.rounding.declarations:find"),
+    place=place,
+)
+"""What the entry point `equiv.pairs` gives."""
