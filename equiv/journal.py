@@ -1,0 +1,144 @@
+"""The append-only journal of a run: JSON lines, the plan first, then one line a verdict, flushed to the disk line by line.
+
+A journal is readable at any moment, also after a kill: what is planned and has no verdict is NOT_RUN, and a line torn by the kill
+is dropped and reported. Several processes may append to one journal: each line is one `write` to a file opened for appending.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from equiv import wire
+from equiv.errors import RecordError, UsageError
+from equiv.records import Status, Verdict, worst
+
+SCHEMA = "equiv.journal"
+VERSION = 1
+
+
+def default_path() -> Path:
+    """`runs/<UTC time>-<pid>.jsonl` below the working directory."""
+    now = datetime.datetime.now(datetime.UTC)
+    return Path("runs") / f"{now:%Y%m%dT%H%M%SZ}-{os.getpid()}.jsonl"
+
+
+class Journal:
+    """A journal opened for appending."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise UsageError(f"journal {path}: cannot be written: {error.strerror}") from error
+
+    def plan(self, entries: Iterable[wire.Planned], environment: Mapping[str, str]) -> None:
+        """Writes what the run is going to do, before it does any of it."""
+        started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        planned = [wire.encode(entry) for entry in entries]
+        self._append(
+            {"kind": "plan", "schema": SCHEMA, "version": VERSION, "started": started}
+            | {"environment": dict(environment), "planned": planned}
+        )
+
+    def verdict(self, verdict: Verdict) -> None:
+        """Appends one verdict; when this returns it has reached the disk."""
+        self._append({"kind": "verdict", "verdict": wire.encode(verdict)})
+
+    def close(self) -> None:
+        """Closes the file; what was appended stays valid without it."""
+        os.close(self._file)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _append(self, entry: Mapping[str, Any]) -> None:
+        line = json.dumps(entry, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+        written = os.write(self._file, line)
+        if written != len(line):
+            raise RecordError(f"journal {self.path}: only {written} of {len(line)} bytes written: is the disk full?")
+        os.fsync(self._file)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A journal as read.
+
+    Attributes:
+        verdicts: one for each planned case, in the plan's order; NOT_RUN where the journal has none.
+        torn: what was wrong with the last line, or "".
+    """
+
+    planned: tuple[wire.Planned, ...]
+    verdicts: tuple[Verdict, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    started: str = ""
+    torn: str = ""
+
+
+def not_run(entry: wire.Planned, why: str) -> Verdict:
+    """The verdict on a planned case that has none."""
+    return Verdict(entry.case, entry.device, entry.seed, Status.NOT_RUN, why, again=again(entry))
+
+
+def again(entry: wire.Planned) -> str:
+    """The command that repeats one planned case."""
+    return f"equiv run {entry.case} --device {entry.device} --seed {entry.seed}"
+
+
+def read(path: Path) -> Run:
+    """Reads a journal, complete or not.
+
+    Raises:
+        RecordError: not a journal, of another version, damaged before its last line, or a verdict that nobody planned.
+    """
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise RecordError(f"journal {path}: {error.strerror}") from error
+    lines = text.split(b"\n")
+    tail = lines.pop()
+    torn = f"line {len(lines) + 1} is torn after {len(tail)} bytes and was dropped" if tail else ""
+    plan: dict[str, Any] | None = None
+    found: dict[wire.Planned, Verdict] = {}
+    for number, line in enumerate(lines, 1):
+        entry = _entry(path, number, line)
+        if entry["kind"] == "plan" and number == 1:
+            plan = entry
+        elif entry["kind"] == "verdict" and plan is not None:
+            verdict = wire.verdict(entry["verdict"])
+            key = wire.Planned.of(verdict)
+            if key not in found or worst([found[key].status, verdict.status]) == verdict.status:
+                found[key] = verdict
+        else:
+            raise RecordError(f"journal {path}: line {number}: unexpected kind {entry['kind']!r}")
+    if plan is None:
+        raise RecordError(f"journal {path}: no plan in it{'; ' + torn if torn else ''}")
+    if (plan.get("schema"), plan.get("version")) != (SCHEMA, VERSION):
+        raise RecordError(f"journal {path}: schema {plan.get('schema')!r} version {plan.get('version')!r}, not {SCHEMA!r} {VERSION}")
+    planned = tuple(wire.planned(entry) for entry in plan["planned"])
+    stray = found.keys() - set(planned)
+    if stray:
+        raise RecordError(f"journal {path}: verdicts that nobody planned: {', '.join(sorted(key.case for key in stray))}")
+    verdicts = tuple(found.get(entry) or not_run(entry, "planned and not reached") for entry in planned)
+    return Run(planned, verdicts, plan["environment"], plan["started"], torn)
+
+
+def _entry(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        entry = json.loads(line)
+    except ValueError as error:
+        raise RecordError(f"journal {path}: line {number} is damaged: {error}") from error
+    if not isinstance(entry, dict) or "kind" not in entry:
+        raise RecordError(f"journal {path}: line {number} is no journal entry")
+    return entry

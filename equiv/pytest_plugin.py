@@ -1,0 +1,219 @@
+"""Case files as pytest items: `pytest cases/dsa_index.toml`, `pytest --equiv-suite smoke -n 2`.
+
+Costs nothing until it is asked: a run without an `--equiv-` selection and without a case file on its command line collects what it
+would collect without this plugin, and the library is imported inside hooks only. Each item runs in the process that pytest (or
+pytest-xdist) runs it in; the controlling process gathers the verdicts, so that one report covers all workers, and what a crashed
+worker leaves open is in it as ERROR or NOT_RUN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from equiv.records import Verdict
+    from equiv.wire import Planned
+    from equiv.workers import Task
+
+DEFAULT_DEVICE = "emulated:sm_100a"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declares the `--equiv-` options."""
+    group = parser.getgroup("equiv", "numerical equivalence of kernels")
+    group.addoption("--equiv-suite", action="append", default=[], metavar="S", help="collect the cases of suite S (repeatable)")
+    group.addoption(
+        "--equiv-case",
+        action="append",
+        default=[],
+        metavar="CASE",
+        help="collect this case, `dsa_index::fp8-b17-ties`, or all of a pair, `dsa_index` (repeatable)",
+    )
+    group.addoption(
+        "--equiv-device", action="append", default=[], metavar="D", help=f"device (repeatable, default {DEFAULT_DEVICE})"
+    )
+    group.addoption("--equiv-seed", action="append", default=[], type=int, metavar="N", help="also run with this seed (repeatable)")
+    group.addoption("--equiv-report", type=Path, metavar="FILE", help="write the verdicts as JSON")
+    group.addoption("--equiv-strict", action="store_true", help="WITHIN fails")
+    group.addoption("--equiv-require", action="store_true", help="UNSUPPORTED fails")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Adds the case files to what is collected, if cases were asked for and no path was given."""
+    config.pluginmanager.register(_Gathered(config), "equiv-gathered")
+    if _asked(config) and config.args_source is not pytest.Config.ArgsSource.ARGS:
+        from equiv.casefile import find_cases
+
+        config.args = [str(path) for path in find_cases(None)]
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> CaseFile | None:
+    """A case file, if it was named on the command line, or cases were asked for and it lies in a folder `cases`."""
+    if file_path.suffix != ".toml":
+        return None
+    wanted = parent.session.isinitpath(file_path) or (_asked(parent.config) and file_path.parent.name == "cases")
+    return CaseFile.from_parent(parent, path=file_path) if wanted else None
+
+
+def _asked(config: pytest.Config) -> bool:
+    return bool(config.getoption("equiv_suite") or config.getoption("equiv_case"))
+
+
+def _tasks(config: pytest.Config, path: Path) -> dict[str, Task]:
+    """Item name -> task of a case file, as the options select them; raises CaseFileError."""
+    from equiv.plan import Selection, tasks_of
+
+    devices = config.getoption("equiv_device") or [DEFAULT_DEVICE]
+    selection = Selection(tuple(config.getoption("equiv_case")), tuple(config.getoption("equiv_suite")))
+    found = {}
+    for task, own_seed in tasks_of([path], selection, devices, config.getoption("equiv_seed")):
+        parts = [task.device] * (len(devices) > 1) + [f"seed={task.case.seed}"] * (not own_seed)
+        found[task.case.id + (f"[{','.join(parts)}]" if parts else "")] = task
+    return found
+
+
+class CaseFile(pytest.File):
+    """The cases of one TOML file."""
+
+    def collect(self) -> Iterator[CaseItem]:
+        """One item a case, device and seed."""
+        from equiv.errors import UsageError
+
+        try:
+            tasks = _tasks(self.config, self.path)
+        except UsageError as error:
+            raise self.CollectError(str(error)) from error
+        for name, task in tasks.items():
+            item: CaseItem = CaseItem.from_parent(self, name=name)
+            item.task = task
+            yield item
+
+
+class VerdictFailure(Exception):
+    """Fails an item; its text is the report of the case, shown without a traceback."""
+
+
+class CaseItem(pytest.Item):
+    """One case on one device with one seed."""
+
+    task: Task
+    verdict: Verdict | None = None
+
+    def runtest(self) -> None:
+        """Verifies the case and turns the verdict into pytest's terms."""
+        from equiv.records import Status
+        from equiv.report.outcome import exit_code
+        from equiv.report.text import case_text
+        from equiv.workers import run_task
+
+        verdict = self.verdict = run_task(self.task)
+        ulps = [e.ulps for o in verdict.outputs for d in o.differences for e in d.worst if e.ulps is not None]
+        self.user_properties += [
+            ("status", str(verdict.status)),
+            ("device", verdict.device),
+            ("seed", verdict.seed),
+            ("max_ulps", max(ulps, default=0)),
+        ]
+        strict, require = self.config.getoption("equiv_strict"), self.config.getoption("equiv_require")
+        if exit_code([verdict], strict=strict, require=require) == 1:
+            raise VerdictFailure(case_text(verdict))
+        if verdict.status is Status.UNSUPPORTED:
+            pytest.skip(verdict.summary)
+        if verdict.status is Status.WITHIN:
+            self.warn(pytest.PytestWarning(f"{verdict.case} is only WITHIN its envelope: {verdict.summary}"))
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:  # noqa: ANN401
+        """The report of the case; a traceback only if equiv itself failed."""
+        if isinstance(excinfo.value, VerdictFailure):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, None, str]:
+        """Where the item comes from: its file, and the case's own name."""
+        return self.path, None, f"{self.path.name}::{self.name}"
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Hangs the verdict onto the report, which is what travels from an xdist worker to the controller."""
+    result = yield
+    if isinstance(item, CaseItem) and call.when == "call" and item.verdict is not None:
+        from equiv import wire
+
+        result.get_result().equiv_verdict = wire.encode(item.verdict)  # type: ignore[attr-defined]
+
+
+class _Gathered:
+    """What the controlling process knows of a run: the planned items, and a verdict for each that reported one."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.is_worker = hasattr(config, "workerinput")
+        self.planned: dict[str, Planned] = {}
+        self.verdicts: dict[str, Verdict] = {}
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.planned |= {item.nodeid: item.task.planned for item in session.items if isinstance(item, CaseItem)}
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:  # noqa: ANN401, ARG002
+        """Under xdist only the workers collect; the same options give the same tasks here."""
+        for path in {nodeid.partition("::")[0] for nodeid in ids if ".toml::" in nodeid}:
+            tasks = _tasks(self.config, self.config.rootpath / path)
+            self.planned |= {f"{path}::{name}": task.planned for name, task in tasks.items() if f"{path}::{name}" in ids}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        from equiv import wire
+
+        encoded = getattr(report, "equiv_verdict", None)
+        if encoded is not None:
+            self.verdicts[report.nodeid] = wire.verdict(encoded)
+        elif report.failed and report.nodeid in self.planned:
+            self.verdicts[report.nodeid] = self._broken(self.planned[report.nodeid], report.longreprtext)
+
+    @staticmethod
+    def _broken(planned: Planned, text: str) -> Verdict:
+        """The verdict on an item that failed without one: its worker crashed, or equiv itself did."""
+        from equiv.journal import again
+        from equiv.records import Status, Verdict
+
+        return Verdict(planned.case, planned.device, planned.seed, Status.ERROR, text, again=again(planned))
+
+    def all(self) -> list[Verdict]:
+        """A verdict for each planned item, NOT_RUN where none came."""
+        from equiv.journal import not_run
+
+        return [
+            self.verdicts.get(nodeid) or not_run(planned, "collected and not reached")
+            for nodeid, planned in self.planned.items()
+        ]
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Writes the report; a run that left cases open is not green."""
+        if self.is_worker or not self.planned:
+            return
+        from equiv.records import Status
+        from equiv.report import document, environment
+
+        verdicts = self.all()
+        if session.exitstatus == pytest.ExitCode.OK and any(v.status is Status.NOT_RUN for v in verdicts):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        target = self.config.getoption("equiv_report")
+        if target:
+            target.write_text(document.render(verdicts, environment.versions()))
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:  # noqa: ANN401
+        """The counts of every status, always; the table when there is more than one case."""
+        if not self.planned:
+            return
+        from equiv.report.text import counts, table
+
+        verdicts = self.all()
+        terminalreporter.section("equiv")
+        terminalreporter.write_line(table(verdicts))
+        terminalreporter.write_line(counts(verdicts))

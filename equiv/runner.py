@@ -1,0 +1,167 @@
+"""Runs one party of a pair on one case, in guarded memory, and reports what it left behind.
+
+One call is one isolated run: fresh buffers, fresh poison, nothing shared with the other party. The party gets torch tensors; when
+it is done, all bytes of all tensors are checked, not only those it was expected to write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from equiv.buffers import GuardedBuffer
+from equiv.errors import DeviceError, EquivError, UnsupportedError
+from equiv.records import Side
+
+if TYPE_CHECKING:
+    from equiv.device import Device
+    from equiv.pairs import Pair, Party
+    from equiv.records import Bits, Case
+
+CHUNK = 1 << 24
+"""Bytes of a sparse tensor that a GPU looks through at a time."""
+
+
+class PartyError(DeviceError):
+    """A party stopped with an error: `party` is its name, `detail` what it or the device said."""
+
+    def __init__(self, party: str, detail: str) -> None:
+        self.party = party
+        self.detail = detail
+        super().__init__(f"{party}: {detail}")
+
+
+def toolchain(party: Party) -> dict[str, str]:
+    """Versions of the packages that compile a party.
+
+    Raises:
+        UnsupportedError: one of them is not installed; `needs` is `package:<name>`.
+    """
+    try:
+        return {package: version(package) for package in party.packages}
+    except PackageNotFoundError as error:
+        raise UnsupportedError(f"package:{error.name}", "pip install 'equiv[kernels]'") from error
+
+
+def run_party(
+    pair: Pair, name: str, case: Case, inputs: Mapping[str, Bits], device: Device, record: Path | None = None
+) -> Side:
+    """Runs the oracle or the candidate.
+
+    Args:
+        name: `oracle` or `candidate`.
+        inputs: logical bits of every `input` and `inout` tensor.
+        record: a folder for the launch records of this run, or None.
+
+    Raises:
+        UnsupportedError: a package is missing, or the party has no code for the device's architecture.
+        PartyError: it failed: its own exception, a compiler's, or what the device found (illegal access, deadlock).
+    """
+    party: Party = getattr(pair, name)
+    versions = toolchain(party)
+    if device.architecture not in party.architectures:
+        raise UnsupportedError(f"arch:{'|'.join(party.architectures)}", f"{name} on {device.name}")
+    buffers = {spec.name: GuardedBuffer(spec, case.seed, name) for spec in pair.layout(case)}
+    try:
+        for tensor, buffer in buffers.items():
+            buffer.place(inputs[tensor] if buffer.spec.role != "output" else None)
+        started = time.perf_counter()
+        with _running(name), device.active(), contextlib.ExitStack() as stack:
+            function = party.load()
+            placed = {tensor: _Placed(buffer, device) for tensor, buffer in buffers.items()}
+            for tensor, place in placed.items():
+                stack.enter_context(device.registered(tensor, place.tensor, writable=place.buffer.spec.role != "input"))
+            with device.recorded(record) as counted:
+                function(case, {tensor: place.tensor for tensor, place in placed.items()})
+                device.synchronize()
+        seconds = time.perf_counter() - started
+        for place in placed.values():
+            place.pull()
+        faults = tuple(fault for buffer in buffers.values() for fault in buffer.faults())
+        after = {tensor: buffer.elements for tensor, buffer in buffers.items()}
+        return Side(
+            outputs=pair.outputs(case, inputs, after),
+            toolchain=versions,
+            faults=faults,
+            launches=counted.launches,
+            warp_instructions=counted.warp_instructions,
+            seconds=seconds,
+            notes=tuple(counted.notes),
+        )
+    finally:
+        for buffer in buffers.values():
+            buffer.close()
+
+
+@contextlib.contextmanager
+def _running(party: str) -> Iterator[None]:
+    """Turns whatever a party raises into an error that names the party."""
+    try:
+        yield
+    except UnsupportedError:
+        raise
+    except EquivError as error:
+        raise PartyError(party, f"{type(error).__name__}: {error}") from error
+    except Exception as error:
+        text = "".join(traceback.format_exception(error)).strip()
+        raise PartyError(party, text) from error
+
+
+@dataclass
+class _Placed:
+    """A guarded buffer as a torch tensor of the device: the host image itself, or a copy of it on a GPU."""
+
+    buffer: GuardedBuffer
+    device: Device
+
+    def __post_init__(self) -> None:
+        import torch
+
+        image = torch.from_numpy(self.buffer.image.bytes)
+        self.memory = image
+        if self.device.torch_device != "cpu":
+            self.memory = torch.zeros(image.numel(), dtype=torch.uint8, device=self.device.torch_device)
+            for start, end in self.buffer.image.extents():
+                self.memory[start:end].copy_(image[start:end])
+        self.tensor = self._tensor()
+
+    def _tensor(self) -> Any:  # noqa: ANN401  a torch.Tensor; torch is not known to the checker
+        import torch
+
+        from equiv.buffers import GUARD
+
+        spec, storage = self.buffer.spec, self.buffer.storage
+        size = max(self.buffer.span, storage.size)
+        typed = self.memory[GUARD : GUARD + size].view(getattr(torch, storage.torch))
+        return typed.as_strided(spec.shape, spec.strides, typed.storage_offset())
+
+    def pull(self) -> None:
+        """Brings the bytes back from a GPU; holes of a sparse tensor only where they are no longer zero."""
+        if self.device.torch_device == "cpu":
+            return
+        import torch
+
+        host = torch.from_numpy(self.buffer.image.bytes)
+        if not self.buffer.spec.sparse:
+            host.copy_(self.memory)
+            return
+        for start in range(0, len(host), CHUNK):
+            part = self.memory[start : start + CHUNK]
+            if part.any():
+                _copy_pages(part, host[start : start + CHUNK])
+        for start, end in self.buffer.image.extents():
+            host[start:end].copy_(self.memory[start:end])
+
+
+def _copy_pages(source: Any, target: Any) -> None:  # noqa: ANN401  torch tensors
+    """Copies the non-zero pages of `source` only, so that `target` stays sparse."""
+    from equiv.buffers import PAGE
+
+    for page in source.view(-1, PAGE).any(1).nonzero().flatten().tolist():
+        target[page * PAGE : (page + 1) * PAGE].copy_(source[page * PAGE : (page + 1) * PAGE])

@@ -1,0 +1,78 @@
+"""The one straight line: a case on a device becomes a verdict.
+
+inputs -> oracle and candidate, each in guarded memory -> the model under each one's declaration -> the envelope of what they
+declare differently -> a judgement of each logical output. Numbers are judged in `equiv.compare`, statuses ordered in `equiv.records`.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from equiv.compare import judge
+from equiv.errors import DeviceError, UnsupportedError
+from equiv.records import OutputVerdict, Side, Status, Verdict, worst
+from equiv.runner import run_party
+
+if TYPE_CHECKING:
+    from equiv.device import Device
+    from equiv.pairs import Pair
+    from equiv.records import Case
+
+PARTIES = ("oracle", "candidate")
+
+
+def verify(pair: Pair, case: Case, device: Device, *, again: str = "", record: Path | None = None) -> Verdict:
+    """The verdict on one case on one device; what stops a party is a verdict too (ERROR, UNSUPPORTED), never an exception.
+
+    Args:
+        again: the command that repeats this case, carried into the verdict.
+        record: a folder for the launch records of both parties, or None.
+    """
+    started = time.perf_counter()
+
+    def verdict(status: Status, summary: str, **found: object) -> Verdict:
+        seconds = time.perf_counter() - started
+        return Verdict(case.name, device.name, case.seed, status, summary, seconds=seconds, again=again, **found)  # type: ignore[arg-type]
+
+    inputs = pair.inputs(case)
+    try:
+        sides = {name: run_party(pair, name, case, inputs, device, record and record / name) for name in PARTIES}
+    except UnsupportedError as error:
+        return verdict(Status.UNSUPPORTED, str(error))
+    except DeviceError as error:
+        return verdict(Status.ERROR, str(error))
+    declarations = {name: pair.declaration(name, side.toolchain, device.architecture) for name, side in sides.items()}
+    models = {
+        name: None if declaration is None else pair.model(case, inputs, declaration)
+        for name, declaration in declarations.items()
+    }
+    envelope = pair.envelope(case, inputs, tuple(declarations.values())).judge(sides["candidate"].outputs)
+    undefined = pair.undefined(case, inputs)
+    outputs = [
+        judge(
+            spec,
+            {name: side.outputs[spec.name] for name, side in sides.items()},
+            {name: None if model is None else model[spec.name] for name, model in models.items()},
+            envelope.get(spec.name),
+            undefined.get(spec.name),
+        )
+        for spec in pair.output_specs(case)
+    ]
+    outputs += [_memory(name, side) for name, side in sides.items() if side.faults]
+    status = worst([output.status for output in outputs])
+    return verdict(
+        status,
+        "; ".join(f"{output.output}: {output.summary.splitlines()[0]}" for output in outputs if output.status == status),
+        outputs=tuple(outputs),
+        declared=declared_differences(declarations["oracle"], declarations["candidate"]),
+        notes=tuple(f"{name}: {note}" for name, side in sides.items() for note in side.notes),
+        warp_instructions=sum(side.warp_instructions for side in sides.values()),
+        toolchain={package: found for side in sides.values() for package, found in side.toolchain.items()},
+    )
+
+
+def _memory(party: str, side: Side) -> OutputVerdict:
+    """The verdict on the bytes a party changed though it must not."""
+    return OutputVerdict(f"memory of {party}", Status.MISMATCH, "\n".join(side.faults), blamed=party)

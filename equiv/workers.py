@@ -1,0 +1,181 @@
+"""Runs a plan in worker processes, so that a case that crashes or hangs its process costs that case only.
+
+Knows how to call `equiv.verify` in a fresh process and what to make of its death; nothing of what a case is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from equiv.errors import EquivError
+from equiv.journal import again
+from equiv.records import Case, Status, Verdict
+from equiv.wire import Planned
+
+if TYPE_CHECKING:
+    from multiprocessing.context import SpawnProcess
+
+TAIL = 2000
+"""Bytes of a dead worker's output that its verdict quotes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One case to verify on one device; `record` names a folder for its launch records, or is ""."""
+
+    case: Case
+    device: str
+    record: str = ""
+
+    @property
+    def planned(self) -> Planned:
+        """Its entry in the plan."""
+        return Planned(self.case.name, self.device, self.case.seed)
+
+
+def default_jobs() -> int:
+    """As many workers as this process may use CPUs."""
+    return max(1, len(os.sched_getaffinity(0)))
+
+
+def run_plan(tasks: Sequence[Task], jobs: int, timeout: float) -> Iterator[Verdict]:
+    """Verifies every task, `jobs` at a time, and yields verdicts as they come.
+
+    A worker that dies gives its case ERROR with its exit and the end of its output; one that needs more than `timeout` seconds
+    for a case is killed, ERROR as well. Others go on. Closing the iterator (Ctrl-C) ends all workers.
+    """
+    waiting = deque(tasks)
+    workers: list[_Worker] = []
+    try:
+        while waiting or any(worker.task for worker in workers):
+            workers = [worker for worker in workers if worker.usable]
+            for worker in workers:
+                if waiting and worker.task is None:
+                    worker.give(waiting.popleft())
+            while waiting and len(workers) < jobs:
+                workers.append(_Worker(timeout))
+                workers[-1].give(waiting.popleft())
+            busy = [worker for worker in workers if worker.task]
+            patience = max(0.0, min(worker.deadline for worker in busy) - time.monotonic())
+            wait([worker.connection for worker in busy], patience)
+            for worker in busy:
+                verdict = worker.verdict()
+                if verdict is not None:
+                    yield verdict
+    finally:
+        for worker in workers:
+            worker.end()
+
+
+class _Worker:
+    """One worker process and the case it has in hand."""
+
+    def __init__(self, timeout: float) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.timeout = timeout
+        self.deadline = 0.0
+        self.task: Task | None = None
+        self.usable = True
+        self._started = 0.0
+        handle, name = tempfile.mkstemp(prefix="equiv-worker-")
+        os.close(handle)
+        self._output = Path(name)
+        self.connection, theirs = context.Pipe()
+        self._process: SpawnProcess = context.Process(target=_serve, args=(theirs, name), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def give(self, task: Task) -> None:
+        """Hands the worker a case; its clock starts now, the start of a fresh process included."""
+        self.task = task
+        self._started = time.monotonic()
+        self.deadline = self._started + self.timeout
+        with contextlib.suppress(BrokenPipeError):  # it died meanwhile: `verdict` finds that and says how
+            self.connection.send(task)
+
+    def verdict(self) -> Verdict | None:
+        """The verdict on the case in hand if there is one by now."""
+        task = self.task
+        assert task is not None
+        try:
+            if self.connection.poll():
+                verdict = self.connection.recv()
+                assert isinstance(verdict, Verdict)
+            elif time.monotonic() < self.deadline:
+                return None
+            else:
+                verdict = self._lost(task, f"timed out: no verdict after {self.timeout:g} s")
+        except (EOFError, ConnectionResetError):
+            self._process.join()
+            verdict = self._lost(task, f"the worker died: {_exit(self._process.exitcode)}")
+        self.task = None
+        return verdict
+
+    def _lost(self, task: Task, why: str) -> Verdict:
+        self.end()
+        output = self._tail
+        summary = why + (f"; the end of its output:\n{output}" if output else "; it printed nothing")
+        seconds = time.monotonic() - self._started
+        entry = task.planned
+        return Verdict(
+            entry.case, entry.device, entry.seed, Status.ERROR, summary, seconds=seconds, again=again(entry) + " --in-process"
+        )
+
+    def end(self) -> None:
+        """Kills the process and forgets its output."""
+        if self.usable:
+            self.usable = False
+            self._process.kill()
+            self._process.join()
+            self.connection.close()
+            self._tail = self._output.read_bytes()[-TAIL:].decode(errors="replace").strip()
+            self._output.unlink()
+
+
+def _exit(code: int | None) -> str:
+    """An exit code in words: `signal SIGSEGV`, `exit code 3`."""
+    assert code is not None
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def _serve(connection: Connection, output: str) -> None:
+    """The worker's main loop: a task in, a verdict out, until the parent hangs up."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business; it ends us
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers are the parallelism
+    file = os.open(output, os.O_WRONLY | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(file, stream)
+    import faulthandler
+
+    faulthandler.enable(sys.stderr)
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        while True:
+            task = connection.recv()
+            connection.send(run_task(task))
+
+
+def run_task(task: Task) -> Verdict:
+    """Verifies one task in this process."""
+    from equiv import pairs
+    from equiv.device import device
+    from equiv.verify import verify
+
+    try:
+        pair = pairs.get(task.case.pair)
+        return verify(pair, task.case, device(task.device), record=Path(task.record) if task.record else None)
+    except EquivError as error:
+        entry = task.planned
+        status = Status.UNSUPPORTED if error.exit_code == 3 else Status.ERROR
+        return Verdict(entry.case, entry.device, entry.seed, status, str(error), again=again(entry))

@@ -1,0 +1,162 @@
+"""A pair that needs no compiler: doubling, with every way a candidate can go wrong as an axis. For tests of the line itself.
+
+Found like anybody's pair, through the entry point in the `.dist-info` beside it, so that worker processes and pytest runs inside
+tests see it as soon as this folder is on their path.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from equiv.errors import IllegalAccessError, UnsupportedError
+from equiv.pairs import Axis, Pair, Party
+from equiv.records import Bits, Case, OutputSpec, TensorSpec
+
+BEHAVIOURS = (
+    "good", "carries", "wrong", "overruns", "writes_input", "raises", "segfaults", "exits", "hangs", "illegal", "needs_moon",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """`carry`: the last element is one ulp larger."""
+
+    carry: bool
+
+    def differences(self, other: Declaration) -> tuple[str, ...]:
+        return () if self == other else (f"fake.1: carry {self.carry} (oracle), {other.carry} (candidate)",)
+
+
+def layout(case: Case) -> tuple[TensorSpec, ...]:
+    n = int(case.axes["n"])
+    return (
+        TensorSpec("x", "input", "f32", (n,), (1,)),
+        TensorSpec("y", "output", "f32", (n,), (1,)),
+        TensorSpec("pool", "inout", "u8", (3, 5), (8, 1)),
+    )
+
+
+def inputs(case: Case) -> dict[str, Bits]:
+    generator = np.random.default_rng(case.seed)
+    x = generator.standard_normal(int(case.axes["n"]), dtype=np.float32)
+    return {"x": x.view(np.uint32), "pool": generator.integers(0, 255, (3, 5), dtype=np.uint8)}
+
+
+def model(case: Case, given: Mapping[str, Bits], declaration: Declaration) -> dict[str, Bits]:
+    y = (given["x"].view(np.float32) * np.float32(2)).view(np.uint32)
+    y[-1] += declaration.carry
+    pool = given["pool"].copy()
+    pool[1] = 255
+    return {"y": y, "pool": pool}
+
+
+def outputs(case: Case, given: Mapping[str, Bits], after: Mapping[str, Bits]) -> dict[str, Bits]:
+    return {"y": after["y"].copy(), "pool": after["pool"].copy()}
+
+
+class Spread:
+    """The last element may be one ulp up; everything else is exact."""
+
+    def __init__(self, exact: Mapping[str, Bits]) -> None:
+        self.exact = exact
+
+    def judge(self, found: Mapping[str, Bits]) -> dict[str, tuple[Bits, float]]:
+        y = found["y"]
+        inside: Any = y == self.exact["y"]
+        inside[-1] |= y[-1] == self.exact["y"][-1] + 1
+        return {"y": (inside, 0.5)}
+
+
+def envelope(case: Case, given: Mapping[str, Bits], declarations: tuple[Any, ...]) -> Spread:
+    return Spread(model(case, given, Declaration(carry=False)))
+
+
+def declaration(party: str, toolchain: Mapping[str, str], architecture: str) -> Declaration | None:
+    return Declaration(carry=False)
+
+
+def oracle(case: Case, tensors: Mapping[str, Any]) -> None:
+    tensors["y"].copy_(tensors["x"] * 2)
+    tensors["pool"][1] = 255
+
+
+def candidate(case: Case, tensors: Mapping[str, Any]) -> None:
+    oracle(case, tensors)
+    match case.axes["behaviour"]:
+        case "carries":
+            _bump(tensors["y"], -1)
+        case "wrong":
+            _bump(tensors["y"], 3)
+        case "overruns":
+            ctypes.memset(tensors["y"].data_ptr() + 4 * len(tensors["y"]), 0x55, 3)
+        case "writes_input":
+            _bump(tensors["x"], 2)
+        case "raises":
+            raise ValueError("seven is not a tile size")
+        case "segfaults":
+            print("about to read address 0", file=sys.stderr, flush=True)
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "exits":
+            os._exit(7)
+        case "hangs":
+            time.sleep(3600)
+        case "illegal":
+            raise IllegalAccessError("load of 4 bytes at 0x10: no buffer there")
+        case "needs_moon":
+            raise UnsupportedError("package:moon")
+
+
+def _bump(tensor: Any, index: int) -> None:
+    import torch
+
+    tensor.view(torch.int32)[index] += 1
+
+
+def make(name: str = "fake", **changes: Any) -> Pair:
+    """The pair, with any of its fields replaced."""
+    fields: dict[str, Any] = {
+        "name": name,
+        "summary": "y = 2 x",
+        "axes": (
+            Axis("n", "int", 8, "elements", low=1, high=4096),
+            Axis("behaviour", "str", "good", "what the candidate does", choices=BEHAVIOURS),
+        ),
+        "regimes": {"x": ("random",)},
+        "oracle": Party("equiv_fake:oracle", ("numpy",)),
+        "candidate": Party("equiv_fake:candidate", ("numpy",)),
+        "layout": layout,
+        "inputs": inputs,
+        "check": lambda case: [],
+        "output_specs": lambda case: (
+            OutputSpec("y", "f32", ("element",), "envelope", "the last element may be one ulp up"),
+            OutputSpec("pool", "u8", ("row", "byte"), "bitwise", "row 1 is set, the others stay"),
+        ),
+        "outputs": outputs,
+        "undefined": lambda case, given: {},
+        "model": model,
+        "envelope": envelope,
+        "declaration": declaration,
+    }
+    return Pair(**(fields | changes))
+
+
+def carrying(party: str, toolchain: Mapping[str, str], architecture: str) -> Declaration | None:
+    return Declaration(carry=party == "candidate")
+
+
+def unknown(party: str, toolchain: Mapping[str, str], architecture: str) -> Declaration | None:
+    return Declaration(carry=False) if party == "oracle" else None
+
+
+PAIR = make()
+REORDERED = make("fake_reordered", declaration=carrying)
+UNKNOWN = make("fake_unknown", declaration=unknown)
