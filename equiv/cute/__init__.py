@@ -1,0 +1,1 @@
+"""CuTe DSL kernels: the candidates, and device helpers they share."""

@@ -1,0 +1,1 @@
+"""Stock Triton implementations: the oracles."""
