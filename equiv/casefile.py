@@ -216,7 +216,6 @@ def load(path: Path | str, pair: Pair | None = None) -> tuple[Case, ...]:
     cases: list[Case] = []
     first_use: dict[str, str] = {}
     for here, entry in reader.tables(top.get("case", []), "$.case"):
-        before = len(reader.faults)
         good = reader.table(entry, here, _CASE_KEYS, ["id", "why", "seed"])
         name = str(good.get("id", ""))
         if "id" in good and not _ID.fullmatch(name):
@@ -231,16 +230,9 @@ def load(path: Path | str, pair: Pair | None = None) -> tuple[Case, ...]:
         suites = reader.suites(good, here) if "suites" in good else base_suites
         if not suites and "suites" not in entry:
             reader.say(f"{here}.suites", f"missing: expected an array of {', '.join(map(_shown, SUITES))}")
-        case = Case(
-            pair=pair.name,
-            id=name,
-            why=reader.text(good, "why", here),
-            seed=seed,
-            suites=suites,
-            axes=axes | reader.axes(good, here, pair.axes),
-            regimes=regimes | reader.regimes(good, here, pair.regimes),
-            origin=f"{path} {here}",
-        )
+        why, before = reader.text(good, "why", here), len(reader.faults)
+        own_axes, own_regimes = reader.axes(good, here, pair.axes), reader.regimes(good, here, pair.regimes)
+        case = Case(pair.name, name, why, seed, suites, axes | own_axes, regimes | own_regimes, f"{path} {here}")
         if len(reader.faults) == before:
             for below, problem in pair.check(case):
                 reader.say(f"{here}.{below}", problem)
