@@ -1,4 +1,4 @@
-"""Special functions as the hardware gives them: approximate `ex2`, `rcp`, `rsqrt`, `sqrt`, and divisions built on `rcp`.
+"""Special functions as the hardware gives them: approximate `ex2`, `rcp`, `rsqrt`, `sqrt`, and divisions by `rcp`.
 
 Each instruction is one measured period (`table`) and a rule that carries it to every other input; the forms without
 `.ftz` are that raw instruction between exact scalings, as ptxas emits them. All functions map float32 bit patterns to
@@ -218,7 +218,7 @@ def _scaled_root(bits: npt.ArrayLike, raw: Callable[[npt.ArrayLike], U32], after
 
 def div_full(a: npt.ArrayLike, b: npt.ArrayLike, *, ftz: bool) -> U32:
     """`div.full[.ftz].f32`: both operands scaled where b is extreme, then a * MUFU.RCP(b) with one rounding."""
-    x, y = np.broadcast_arrays(np.asarray(a, dtype=np.uint32), np.asarray(b, dtype=np.uint32))
+    x, y = np.asarray(a, dtype=np.uint32), np.asarray(b, dtype=np.uint32)
     magnitude = y & fp.MAGNITUDE
     tiny = np.uint32(ONE) if ftz else _TWO_24
     scale = np.where(magnitude > _TWO_126, _QUARTER, np.where(magnitude < _SMALLEST_NORMAL, tiny, np.uint32(ONE)))
@@ -227,7 +227,7 @@ def div_full(a: npt.ArrayLike, b: npt.ArrayLike, *, ftz: bool) -> U32:
 
 def div_approx(a: npt.ArrayLike, b: npt.ArrayLike, *, ftz: bool) -> U32:
     """`div.approx[.ftz].f32`: a * MUFU.RCP(b); without ftz both are scaled by 2^24 where b is subnormal."""
-    x, y = np.broadcast_arrays(np.asarray(a, dtype=np.uint32), np.asarray(b, dtype=np.uint32))
+    x, y = np.asarray(a, dtype=np.uint32), np.asarray(b, dtype=np.uint32)
     if ftz:
         return fp.mul(x, _raw_rcp(y), ftz=True)
     scale = np.where((y & fp.MAGNITUDE) < _SMALLEST_NORMAL, _TWO_24, np.uint32(ONE))
@@ -252,8 +252,7 @@ def log2_libdevice(bits: npt.ArrayLike) -> U32:
     """Libdevice's log2f, as Triton 3.8.0 emits it for `tl.log2` on sm_90a and sm_100a alike.
 
     A polynomial in ftz fmas about a mantissa in about [2/3, 4/3), not `lg2.approx`; every step is transcribed from our
-    own compiler output, in its
-    order. Zero gives -Inf, negative numbers and NaN give NaN, Inf gives Inf.
+    own compiler output, in its order. Zero gives -Inf, negative numbers and NaN give NaN, Inf gives Inf.
     """
     x = np.atleast_1d(np.asarray(bits, dtype=np.uint32))
     with np.errstate(all="ignore"):
