@@ -86,16 +86,6 @@ class Run:
     torn: str = ""
 
 
-def not_run(entry: wire.Planned, why: str) -> Verdict:
-    """The verdict on a planned case that has none."""
-    return Verdict(entry.case, entry.device, entry.seed, Status.NOT_RUN, why, again=again(entry))
-
-
-def again(entry: wire.Planned) -> str:
-    """The command that repeats one planned case."""
-    return f"equiv run {entry.case} --device {entry.device} --seed {entry.seed}"
-
-
 def read(path: Path) -> Run:
     """Reads a journal, complete or not.
 
@@ -125,12 +115,16 @@ def read(path: Path) -> Run:
     if plan is None:
         raise RecordError(f"journal {path}: no plan in it{'; ' + torn if torn else ''}")
     if (plan.get("schema"), plan.get("version")) != (SCHEMA, VERSION):
-        raise RecordError(f"journal {path}: schema {plan.get('schema')!r} version {plan.get('version')!r}, not {SCHEMA!r} {VERSION}")
+        raise RecordError(
+            f"journal {path}: schema {plan.get('schema')!r} version {plan.get('version')!r}, not {SCHEMA!r} {VERSION}"
+        )
     planned = tuple(wire.planned(entry) for entry in plan["planned"])
     stray = found.keys() - set(planned)
     if stray:
-        raise RecordError(f"journal {path}: verdicts that nobody planned: {', '.join(sorted(key.case for key in stray))}")
-    verdicts = tuple(found.get(entry) or not_run(entry, "planned and not reached") for entry in planned)
+        raise RecordError(
+            f"journal {path}: verdicts that nobody planned: {', '.join(sorted(key.case for key in stray))}"
+        )
+    verdicts = tuple(found.get(entry) or _not_run(entry) for entry in planned)
     return Run(planned, verdicts, plan["environment"], plan["started"], torn)
 
 
@@ -142,3 +136,7 @@ def _entry(path: Path, number: int, line: bytes) -> dict[str, Any]:
     if not isinstance(entry, dict) or "kind" not in entry:
         raise RecordError(f"journal {path}: line {number} is no journal entry")
     return entry
+
+
+def _not_run(entry: wire.Planned) -> Verdict:
+    return Verdict(entry.case, entry.device, entry.seed, Status.NOT_RUN, "planned and not reached", again=entry.again)

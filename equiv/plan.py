@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from equiv import casefile
-from equiv.errors import UsageError
 from equiv.records import Case
 from equiv.workers import Task
 
@@ -16,64 +15,46 @@ DEFAULT_DEVICE = "emulated:sm_100a"
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """Which cases are wanted; each part that is empty wants all.
+class Settings:
+    """How the wanted cases are to be run.
 
     Attributes:
-        selectors: names of pairs (`dsa_index`) or of cases (`dsa_index::fp8-b17-ties`).
-        suites: names of suites; a case of any of them is wanted.
+        seeds: run each case with these seeds too, besides its own.
+        record: a folder that gets the launch records of every case, or "".
+        options: what else the command that repeats a case needs, ` --cases DIR`.
     """
 
-    selectors: tuple[str, ...] = ()
-    suites: tuple[str, ...] = ()
+    devices: tuple[str, ...] = (DEFAULT_DEVICE,)
+    seeds: tuple[int, ...] = ()
+    record: str = ""
+    options: str = ""
 
-    def wants(self, case: Case) -> bool:
-        """Whether a case is wanted."""
-        named = not self.selectors or case.name in self.selectors or case.pair in self.selectors
-        return named and (not self.suites or not set(self.suites).isdisjoint(case.suites))
-
-    def unmatched(self, cases: Sequence[Case]) -> tuple[str, ...]:
-        """The selectors and suites that no case answers to: surely a slip of the pen, so callers refuse them."""
-        pairs, names = {case.pair for case in cases}, {case.name for case in cases}
-        suites = {suite for case in cases for suite in case.suites}
-        missing = [f"case or pair {wanted!r}" for wanted in self.selectors if wanted not in pairs | names]
-        return (*missing, *(f"suite {wanted!r}" for wanted in self.suites if wanted not in suites))
+    def tasks(self, case: Case) -> Iterator[Task]:
+        """A task for each device and seed, the case's own seed first; only the other ones are named in `again`."""
+        for device in self.devices:
+            for seed in dict.fromkeys((case.seed, *self.seeds)):
+                extra = "" if seed == case.seed else f" --seed {seed}"
+                again = f"equiv run {case.name} --device {device}{extra}{self.options}"
+                yield Task(dataclasses.replace(case, seed=seed), device, again, self.record)
 
 
-def tasks_of(
-    paths: Sequence[Path], selection: Selection, devices: Sequence[str], seeds: Sequence[int] = (), record: str = ""
-) -> list[tuple[Task, bool]]:
-    """(task, whether it has the seed of its file) of every wanted case of the files.
+def cases(directory: Path | None, targets: Sequence[str], suites: Sequence[str]) -> tuple[Case, ...]:
+    """The wanted cases: of the pairs that `targets` name, each from its own file, or of all case files in one folder.
+
+    Args:
+        directory: the folder of the case files, or None for the usual ones (`casefile.find_cases`).
+        targets: `PAIR`, `PAIR::CASE`, either with `*` and `?`.
 
     Raises:
         CaseFileError: a file has faults.
+        UsageError: there is no such pair, file, case or suite, or nothing is left.
     """
-    found = []
-    for case in (case for path in paths for case in casefile.load(path)):
-        if not selection.wants(case):
-            continue
-        for device in devices:
-            folder = str(Path(record) / device.replace(":", "-") / case.pair / case.id) if record else ""
-            found.append((Task(case, device, folder), True))
-            for seed in dict.fromkeys(seeds):
-                if seed != case.seed:
-                    other = f"{folder}-seed{seed}" if folder else ""
-                    found.append((Task(dataclasses.replace(case, seed=seed), device, other), False))
-    return found
+    names = list(dict.fromkeys(target.partition("::")[0] for target in targets))
+    if not names or set("*?[") & set("".join(names)):
+        names = [path.stem for path in files(casefile.find_cases(directory))]
+    return casefile.select(casefile.load_all(directory, names), targets, suites)
 
 
-def plan(
-    paths: Sequence[Path], selection: Selection, devices: Sequence[str], seeds: Sequence[int] = (), record: str = ""
-) -> list[Task]:
-    """All tasks of a run.
-
-    Raises:
-        UsageError: nothing is left to run, or a selector or suite matches nothing.
-    """
-    unmatched = selection.unmatched([case for path in paths for case in casefile.load(path)])
-    if unmatched:
-        raise UsageError(f"nothing matches {', '.join(unmatched)} in {', '.join(map(str, paths)) or 'no case file'}")
-    tasks = [task for task, _ in tasks_of(paths, selection, devices, seeds, record)]
-    if not tasks:
-        raise UsageError("no case is both named and in one of the suites asked for")
-    return tasks
+def files(folder: Path) -> list[Path]:
+    """The case files of a folder, sorted by name."""
+    return sorted(path for path in folder.glob("*.toml") if path.name != casefile.GAPS)

@@ -9,6 +9,7 @@ worker leaves open is in it as ERROR or NOT_RUN.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
     from equiv.wire import Planned
     from equiv.workers import Task
 
-DEFAULT_DEVICE = "emulated:sm_100a"
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declares the `--equiv-` options."""
     group = parser.getgroup("equiv", "numerical equivalence of kernels")
-    group.addoption("--equiv-suite", action="append", default=[], metavar="S", help="collect the cases of suite S (repeatable)")
+    group.addoption(
+        "--equiv-suite", action="append", default=[], metavar="S", help="collect the cases of suite S (repeatable)"
+    )
     group.addoption(
         "--equiv-case",
         action="append",
@@ -34,9 +35,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="collect this case, `dsa_index::fp8-b17-ties`, or all of a pair, `dsa_index` (repeatable)",
     )
     group.addoption(
-        "--equiv-device", action="append", default=[], metavar="D", help=f"device (repeatable, default {DEFAULT_DEVICE})"
+        "--equiv-device", action="append", default=[], metavar="D", help="device (repeatable, default emulated:sm_100a)"
     )
-    group.addoption("--equiv-seed", action="append", default=[], type=int, metavar="N", help="also run with this seed (repeatable)")
+    group.addoption(
+        "--equiv-seed", action="append", default=[], type=int, metavar="N", help="also run with this seed (repeatable)"
+    )
     group.addoption("--equiv-report", type=Path, metavar="FILE", help="write the verdicts as JSON")
     group.addoption("--equiv-strict", action="store_true", help="WITHIN fails")
     group.addoption("--equiv-require", action="store_true", help="UNSUPPORTED fails")
@@ -47,8 +50,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_Gathered(config), "equiv-gathered")
     if _asked(config) and config.args_source is not pytest.Config.ArgsSource.ARGS:
         from equiv.casefile import find_cases
+        from equiv.plan import files
 
-        config.args = [str(path) for path in find_cases(None)]
+        config.args = [str(path) for path in files(find_cases())]
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> CaseFile | None:
@@ -64,15 +68,26 @@ def _asked(config: pytest.Config) -> bool:
 
 
 def _tasks(config: pytest.Config, path: Path) -> dict[str, Task]:
-    """Item name -> task of a case file, as the options select them; raises CaseFileError."""
-    from equiv.plan import Selection, tasks_of
+    """Item name -> task of a case file, as the options select them.
 
-    devices = config.getoption("equiv_device") or [DEFAULT_DEVICE]
-    selection = Selection(tuple(config.getoption("equiv_case")), tuple(config.getoption("equiv_suite")))
+    Raises:
+        CaseFileError: the file has faults.
+        UsageError: an unknown suite, or a case of this pair that does not exist.
+    """
+    from equiv import casefile
+    from equiv.plan import DEFAULT_DEVICE, Settings
+
+    asked, suites = config.getoption("equiv_case"), config.getoption("equiv_suite")
+    targets = [target for target in asked if fnmatchcase(path.stem, target.partition("::")[0])]
+    if asked and not targets:
+        return {}
+    devices = tuple(dict.fromkeys(config.getoption("equiv_device"))) or (DEFAULT_DEVICE,)
+    settings = Settings(devices, tuple(config.getoption("equiv_seed")))
     found = {}
-    for task, own_seed in tasks_of([path], selection, devices, config.getoption("equiv_seed")):
-        parts = [task.device] * (len(devices) > 1) + [f"seed={task.case.seed}"] * (not own_seed)
-        found[task.case.id + (f"[{','.join(parts)}]" if parts else "")] = task
+    for case in casefile.select(casefile.load(path), targets, suites):
+        for task in settings.tasks(case):
+            parts = [task.device] * (len(devices) > 1) + [f"seed={task.case.seed}"] * (task.case.seed != case.seed)
+            found[case.id + (f"[{','.join(parts)}]" if parts else "")] = task
     return found
 
 
@@ -164,7 +179,9 @@ class _Gathered:
         """Under xdist only the workers collect; the same options give the same tasks here."""
         for path in {nodeid.partition("::")[0] for nodeid in ids if ".toml::" in nodeid}:
             tasks = _tasks(self.config, self.config.rootpath / path)
-            self.planned |= {f"{path}::{name}": task.planned for name, task in tasks.items() if f"{path}::{name}" in ids}
+            self.planned |= {
+                f"{path}::{name}": task.planned for name, task in tasks.items() if f"{path}::{name}" in ids
+            }
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         from equiv import wire
@@ -178,24 +195,26 @@ class _Gathered:
     @staticmethod
     def _broken(planned: Planned, text: str) -> Verdict:
         """The verdict on an item that failed without one: its worker crashed, or equiv itself did."""
-        from equiv.journal import again
         from equiv.records import Status, Verdict
 
-        return Verdict(planned.case, planned.device, planned.seed, Status.ERROR, text, again=again(planned))
+        return Verdict(planned.case, planned.device, planned.seed, Status.ERROR, text, again=planned.again)
 
     def all(self) -> list[Verdict]:
         """A verdict for each planned item, NOT_RUN where none came."""
-        from equiv.journal import not_run
+        from equiv.records import Status, Verdict
 
         return [
-            self.verdicts.get(nodeid) or not_run(planned, "collected and not reached")
-            for nodeid, planned in self.planned.items()
+            self.verdicts.get(nodeid)
+            or Verdict(
+                entry.case, entry.device, entry.seed, Status.NOT_RUN, "collected and not reached", again=entry.again
+            )
+            for nodeid, entry in self.planned.items()
         ]
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Writes the report; a run that left cases open is not green."""
-        if self.is_worker or not self.planned:
+        if self.is_worker or not self.planned or self.config.option.collectonly:
             return
         from equiv.records import Status
         from equiv.report import document, environment
@@ -209,7 +228,7 @@ class _Gathered:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:  # noqa: ANN401
         """The counts of every status, always; the table when there is more than one case."""
-        if not self.planned:
+        if not self.planned or self.config.option.collectonly:
             return
         from equiv.report.text import counts, table
 

@@ -57,7 +57,7 @@ def run_party(
     Args:
         name: `oracle` or `candidate`.
         inputs: logical bits of every `input` and `inout` tensor.
-        record: a folder for the launch records of this run, or None.
+        record: the folder that gets the launch records of this run, or None.
 
     Raises:
         UnsupportedError: a package is missing, or the party has no code for the device's architecture.
@@ -65,37 +65,37 @@ def run_party(
     """
     party: Party = getattr(pair, name)
     versions = toolchain(party)
-    if device.architecture not in party.architectures:
+    if device.arch not in party.architectures:
         raise UnsupportedError(f"arch:{'|'.join(party.architectures)}", f"{name} on {device.name}")
-    buffers = {spec.name: GuardedBuffer(spec, case.seed, name) for spec in pair.layout(case)}
+    buffers = [GuardedBuffer(spec, case.seed, name) for spec in pair.layout(case)]
     try:
-        for tensor, buffer in buffers.items():
-            buffer.place(inputs[tensor] if buffer.spec.role != "output" else None)
-        started = time.perf_counter()
+        for buffer in buffers:
+            buffer.place(inputs[buffer.spec.name] if buffer.spec.role != "output" else None)
         with _running(name), device.active(), contextlib.ExitStack() as stack:
             function = party.load()
-            placed = {tensor: _Placed(buffer, device) for tensor, buffer in buffers.items()}
+            placed = {buffer.spec.name: _Placed(buffer, device.torch_device) for buffer in buffers}
             for tensor, place in placed.items():
-                stack.enter_context(device.registered(tensor, place.tensor, writable=place.buffer.spec.role != "input"))
-            with device.recorded(record) as counted:
-                function(case, {tensor: place.tensor for tensor, place in placed.items()})
-                device.synchronize()
-        seconds = time.perf_counter() - started
+                device.register(tensor, place.tensor, writable=place.buffer.spec.role != "input")
+                stack.callback(device.unregister, tensor)
+            if record:
+                stack.enter_context(device.recorded(record, f"{case.pair}.{case.id}.{case.seed}.{name}.{device.arch}"))
+            started = time.perf_counter()
+            function(case, {tensor: place.tensor for tensor, place in placed.items()})
+            device.synchronize()
+            seconds = time.perf_counter() - started
+            launches = tuple(device.launches)
         for place in placed.values():
             place.pull()
-        faults = tuple(fault for buffer in buffers.values() for fault in buffer.faults())
-        after = {tensor: buffer.elements for tensor, buffer in buffers.items()}
         return Side(
-            outputs=pair.outputs(case, inputs, after),
+            outputs=pair.outputs(case, inputs, {buffer.spec.name: buffer.elements for buffer in buffers}),
             toolchain=versions,
-            faults=faults,
-            launches=counted.launches,
-            warp_instructions=counted.warp_instructions,
+            faults=tuple(fault for buffer in buffers for fault in buffer.faults()),
+            launches=len(launches),
+            warp_instructions=sum(launch.warp_instructions for launch in launches),
             seconds=seconds,
-            notes=tuple(counted.notes),
         )
     finally:
-        for buffer in buffers.values():
+        for buffer in buffers:
             buffer.close()
 
 
@@ -118,15 +118,15 @@ class _Placed:
     """A guarded buffer as a torch tensor of the device: the host image itself, or a copy of it on a GPU."""
 
     buffer: GuardedBuffer
-    device: Device
+    device: str
 
     def __post_init__(self) -> None:
         import torch
 
         image = torch.from_numpy(self.buffer.image.bytes)
         self.memory = image
-        if self.device.torch_device != "cpu":
-            self.memory = torch.zeros(image.numel(), dtype=torch.uint8, device=self.device.torch_device)
+        if self.device != "cpu":
+            self.memory = torch.zeros(image.numel(), dtype=torch.uint8, device=self.device)
             for start, end in self.buffer.image.extents():
                 self.memory[start:end].copy_(image[start:end])
         self.tensor = self._tensor()
@@ -143,7 +143,7 @@ class _Placed:
 
     def pull(self) -> None:
         """Brings the bytes back from a GPU; holes of a sparse tensor only where they are no longer zero."""
-        if self.device.torch_device == "cpu":
+        if self.device == "cpu":
             return
         import torch
 

@@ -7,12 +7,15 @@ declare differently -> a judgement of each logical output. Numbers are judged in
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from equiv.compare import judge
 from equiv.errors import DeviceError, UnsupportedError
 from equiv.records import OutputVerdict, Side, Status, Verdict, worst
+from equiv.rounding.declaration import differences
 from equiv.runner import run_party
 
 if TYPE_CHECKING:
@@ -28,7 +31,7 @@ def verify(pair: Pair, case: Case, device: Device, *, again: str = "", record: P
 
     Args:
         again: the command that repeats this case, carried into the verdict.
-        record: a folder for the launch records of both parties, or None.
+        record: the folder that gets the launch records of both parties, or None.
     """
     started = time.perf_counter()
 
@@ -38,25 +41,29 @@ def verify(pair: Pair, case: Case, device: Device, *, again: str = "", record: P
 
     inputs = pair.inputs(case)
     try:
-        sides = {name: run_party(pair, name, case, inputs, device, record and record / name) for name in PARTIES}
+        sides = {name: run_party(pair, name, case, inputs, device, record) for name in PARTIES}
     except UnsupportedError as error:
         return verdict(Status.UNSUPPORTED, str(error))
     except DeviceError as error:
         return verdict(Status.ERROR, str(error))
-    declarations = {name: pair.declaration(name, side.toolchain, device.architecture) for name, side in sides.items()}
+    declarations = {name: pair.declaration(name, side.toolchain, device.arch) for name, side in sides.items()}
     models = {
         name: None if declaration is None else pair.model(case, inputs, declaration)
         for name, declaration in declarations.items()
     }
-    envelope = pair.envelope(case, inputs, tuple(declarations.values())).judge(sides["candidate"].outputs)
+    envelope = pair.envelope(case, inputs, tuple(declarations.values()))
+    fits = {name: envelope.judge(side.outputs) for name, side in sides.items()}
+    declared = () if None in declarations.values() else differences(declarations["oracle"], declarations["candidate"])
     undefined = pair.undefined(case, inputs)
     outputs = [
         judge(
             spec,
             {name: side.outputs[spec.name] for name, side in sides.items()},
             {name: None if model is None else model[spec.name] for name, model in models.items()},
-            envelope.get(spec.name),
+            {name: fit[spec.name] for name, fit in fits.items() if spec.name in fit} or None,
             undefined.get(spec.name),
+            declared=declared,
+            place=pair.place and partial(pair.place, case, inputs, spec.name),
         )
         for spec in pair.output_specs(case)
     ]
@@ -64,13 +71,23 @@ def verify(pair: Pair, case: Case, device: Device, *, again: str = "", record: P
     status = worst([output.status for output in outputs])
     return verdict(
         status,
-        "; ".join(f"{output.output}: {output.summary.splitlines()[0]}" for output in outputs if output.status == status),
+        "; ".join(
+            f"{output.output}: {output.summary.splitlines()[0]}" for output in outputs if output.status == status
+        ),
         outputs=tuple(outputs),
-        declared=declared_differences(declarations["oracle"], declarations["candidate"]),
-        notes=tuple(f"{name}: {note}" for name, side in sides.items() for note in side.notes),
+        declared=declared,
+        notes=tuple(_notes(sides, declarations)),
         warp_instructions=sum(side.warp_instructions for side in sides.values()),
         toolchain={package: found for side in sides.values() for package, found in side.toolchain.items()},
     )
+
+
+def _notes(sides: Mapping[str, Side], declarations: Mapping[str, Any]) -> Iterator[str]:
+    for name, side in sides.items():
+        if declarations[name] is None:
+            used = ", ".join(f"{package} {version}" for package, version in side.toolchain.items())
+            yield f"{name}: nothing is declared for {used}; judged by the envelope only"
+        yield from (f"{name}: {note}" for note in side.notes)
 
 
 def _memory(party: str, side: Side) -> OutputVerdict:

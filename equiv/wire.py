@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from equiv.errors import RecordError
@@ -18,21 +18,22 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One case on one device with one seed: what a verdict is about, and the key that finds it again."""
+    """One case on one device with one seed: what a verdict is about, and the key that finds it; `again` repeats it."""
 
     case: str
     device: str
     seed: int
+    again: str = field(default="", compare=False)
 
     @staticmethod
     def of(verdict: Verdict) -> Planned:
         """The plan entry that a verdict answers."""
-        return Planned(verdict.case, verdict.device, verdict.seed)
+        return Planned(verdict.case, verdict.device, verdict.seed, verdict.again)
 
 
 def encode(record: Verdict | OutputVerdict | Difference | Element | Planned) -> Json:
     """A record as a JSON object with the record's own field names."""
-    return {field.name: _encoded(getattr(record, field.name)) for field in fields(record)}
+    return {entry.name: _encoded(getattr(record, entry.name)) for entry in fields(record)}
 
 
 def _encoded(value: Any) -> Any:  # noqa: ANN401  any field of any record

@@ -12,15 +12,15 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from equiv.errors import EquivError
-from equiv.journal import again
+from equiv.errors import UnsupportedError
 from equiv.records import Case, Status, Verdict
 from equiv.wire import Planned
 
@@ -33,16 +33,26 @@ TAIL = 2000
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One case to verify on one device; `record` names a folder for its launch records, or is ""."""
+    """One case to verify on one device.
+
+    Attributes:
+        again: the command that repeats it.
+        record: a folder for its launch records, or "".
+    """
 
     case: Case
     device: str
+    again: str
     record: str = ""
 
     @property
     def planned(self) -> Planned:
         """Its entry in the plan."""
-        return Planned(self.case.name, self.device, self.case.seed)
+        return Planned(self.case.name, self.device, self.case.seed, self.again)
+
+    def stopped(self, status: Status, summary: str, seconds: float = 0.0) -> Verdict:
+        """The verdict on a task that came to no judgement."""
+        return Verdict(self.case.name, self.device, self.case.seed, status, summary, seconds=seconds, again=self.again)
 
 
 def default_jobs() -> int:
@@ -50,8 +60,29 @@ def default_jobs() -> int:
     return max(1, len(os.sched_getaffinity(0)))
 
 
-def run_plan(tasks: Sequence[Task], jobs: int, timeout: float) -> Iterator[Verdict]:
+def run_task(task: Task) -> Verdict:
+    """Verifies one task in this process; whatever goes wrong short of the process's death is in the verdict."""
+    from equiv import pairs
+    from equiv.device import device
+    from equiv.verify import verify
+
+    record = Path(task.record) if task.record else None
+    try:
+        return verify(pairs.get(task.case.pair), task.case, device(task.device), again=task.again, record=record)
+    except UnsupportedError as error:
+        return task.stopped(Status.UNSUPPORTED, str(error))
+    except Exception:  # noqa: BLE001  a fault of equiv or of a pair: this case is ERROR with all there is to say
+        return task.stopped(Status.ERROR, traceback.format_exc().strip())
+
+
+def run_plan(
+    tasks: Sequence[Task], jobs: int, timeout: float, run: Callable[[Task], Verdict] = run_task
+) -> Iterator[Verdict]:
     """Verifies every task, `jobs` at a time, and yields verdicts as they come.
+
+    Args:
+        timeout: seconds a case may take, the start of a fresh worker included.
+        run: what a worker does with a task; a function of a module, because it travels by name.
 
     A worker that dies gives its case ERROR with its exit and the end of its output; one that needs more than `timeout` seconds
     for a case is killed, ERROR as well. Others go on. Closing the iterator (Ctrl-C) ends all workers.
@@ -65,7 +96,7 @@ def run_plan(tasks: Sequence[Task], jobs: int, timeout: float) -> Iterator[Verdi
                 if waiting and worker.task is None:
                     worker.give(waiting.popleft())
             while waiting and len(workers) < jobs:
-                workers.append(_Worker(timeout))
+                workers.append(_Worker(timeout, run))
                 workers[-1].give(waiting.popleft())
             busy = [worker for worker in workers if worker.task]
             patience = max(0.0, min(worker.deadline for worker in busy) - time.monotonic())
@@ -82,7 +113,7 @@ def run_plan(tasks: Sequence[Task], jobs: int, timeout: float) -> Iterator[Verdi
 class _Worker:
     """One worker process and the case it has in hand."""
 
-    def __init__(self, timeout: float) -> None:
+    def __init__(self, timeout: float, run: Callable[[Task], Verdict]) -> None:
         context = multiprocessing.get_context("spawn")
         self.timeout = timeout
         self.deadline = 0.0
@@ -93,7 +124,7 @@ class _Worker:
         os.close(handle)
         self._output = Path(name)
         self.connection, theirs = context.Pipe()
-        self._process: SpawnProcess = context.Process(target=_serve, args=(theirs, name), daemon=True)
+        self._process: SpawnProcess = context.Process(target=_serve, args=(theirs, name, run), daemon=True)
         self._process.start()
         theirs.close()
 
@@ -127,11 +158,7 @@ class _Worker:
         self.end()
         output = self._tail
         summary = why + (f"; the end of its output:\n{output}" if output else "; it printed nothing")
-        seconds = time.monotonic() - self._started
-        entry = task.planned
-        return Verdict(
-            entry.case, entry.device, entry.seed, Status.ERROR, summary, seconds=seconds, again=again(entry) + " --in-process"
-        )
+        return task.stopped(Status.ERROR, summary, time.monotonic() - self._started)
 
     def end(self) -> None:
         """Kills the process and forgets its output."""
@@ -150,7 +177,7 @@ def _exit(code: int | None) -> str:
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
-def _serve(connection: Connection, output: str) -> None:
+def _serve(connection: Connection, output: str, run: Callable[[Task], Verdict]) -> None:
     """The worker's main loop: a task in, a verdict out, until the parent hangs up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business; it ends us
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers are the parallelism
@@ -163,19 +190,5 @@ def _serve(connection: Connection, output: str) -> None:
     with contextlib.suppress(EOFError, BrokenPipeError):
         while True:
             task = connection.recv()
-            connection.send(run_task(task))
+            connection.send(run(task))
 
-
-def run_task(task: Task) -> Verdict:
-    """Verifies one task in this process."""
-    from equiv import pairs
-    from equiv.device import device
-    from equiv.verify import verify
-
-    try:
-        pair = pairs.get(task.case.pair)
-        return verify(pair, task.case, device(task.device), record=Path(task.record) if task.record else None)
-    except EquivError as error:
-        entry = task.planned
-        status = Status.UNSUPPORTED if error.exit_code == 3 else Status.ERROR
-        return Verdict(entry.case, entry.device, entry.seed, status, str(error), again=again(entry))

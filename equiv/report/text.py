@@ -90,7 +90,9 @@ def _output(output: OutputVerdict) -> list[str]:
 
 
 def _difference(difference: Difference) -> list[str]:
-    lines = [f"    {difference.count} of {difference.total} differ, {difference.left} (expected) against {difference.right} (got)"]
+    lines = [
+        f"    {difference.count} of {difference.total} differ, {difference.left} (expected) against {difference.right} (got)"
+    ]
     lines += [f"      at      {_element(element, difference.format)}" for element in difference.worst[:SHOWN]]
     lines += [f"      where   {difference.pattern}"] if difference.pattern else []
     return lines

@@ -6,34 +6,36 @@ tests see it as soon as this folder is on their path.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from equiv.errors import IllegalAccessError, UnsupportedError
 from equiv.pairs import Axis, Pair, Party
-from equiv.records import Bits, Case, OutputSpec, TensorSpec
+from equiv.records import Case, OutputSpec, Status, TensorSpec, Verdict
+from equiv.rounding.declaration import Declaration
+from equiv.workers import Task, run_task
+
+if TYPE_CHECKING:
+    from equiv.records import Bits
 
 BEHAVIOURS = (
     "good", "carries", "wrong", "overruns", "writes_input", "raises", "segfaults", "exits", "hangs", "illegal", "needs_moon",
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Declaration:
+def declares(party: str, *, carry: bool) -> Declaration:
     """`carry`: the last element is one ulp larger."""
-
-    carry: bool
-
-    def differences(self, other: Declaration) -> tuple[str, ...]:
-        return () if self == other else (f"fake.1: carry {self.carry} (oracle), {other.carry} (candidate)",)
+    return Declaration(party, {}, "sm_100a", {}, {"fake.1": "carry" if carry else "no carry"})
 
 
 def layout(case: Case) -> tuple[TensorSpec, ...]:
@@ -53,7 +55,7 @@ def inputs(case: Case) -> dict[str, Bits]:
 
 def model(case: Case, given: Mapping[str, Bits], declaration: Declaration) -> dict[str, Bits]:
     y = (given["x"].view(np.float32) * np.float32(2)).view(np.uint32)
-    y[-1] += declaration.carry
+    y[-1] += declaration.variants["fake.1"] == "carry"
     pool = given["pool"].copy()
     pool[1] = 255
     return {"y": y, "pool": pool}
@@ -77,11 +79,11 @@ class Spread:
 
 
 def envelope(case: Case, given: Mapping[str, Bits], declarations: tuple[Any, ...]) -> Spread:
-    return Spread(model(case, given, Declaration(carry=False)))
+    return Spread(model(case, given, declares("oracle", carry=False)))
 
 
 def declaration(party: str, toolchain: Mapping[str, str], architecture: str) -> Declaration | None:
-    return Declaration(carry=False)
+    return declares(party, carry=False)
 
 
 def oracle(case: Case, tensors: Mapping[str, Any]) -> None:
@@ -150,13 +152,70 @@ def make(name: str = "fake", **changes: Any) -> Pair:
 
 
 def carrying(party: str, toolchain: Mapping[str, str], architecture: str) -> Declaration | None:
-    return Declaration(carry=party == "candidate")
+    return declares(party, carry=party == "candidate")
 
 
 def unknown(party: str, toolchain: Mapping[str, str], architecture: str) -> Declaration | None:
-    return Declaration(carry=False) if party == "oracle" else None
+    return declares(party, carry=False) if party == "oracle" else None
 
 
 PAIR = make()
 REORDERED = make("fake_reordered", declaration=carrying)
 UNKNOWN = make("fake_unknown", declaration=unknown)
+
+
+class HostDevice:
+    """A device that runs nothing: parties work on torch CPU tensors directly."""
+
+    kind = "host"
+    torch_device = "cpu"
+
+    def __init__(self, name: str = "emulated:sm_100a") -> None:
+        if name == "emulated:sm_0":
+            raise UnsupportedError("arch:sm_0", "nobody has it")
+        self.name = name
+        self.arch = name.partition(":")[2]
+        self.launches: list[Any] = []
+        self.registered: dict[str, bool] = {}
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        self.launches = [SimpleNamespace(warp_instructions=5)]
+        yield
+
+    @contextlib.contextmanager
+    def recorded(self, root: Path, name: str) -> Iterator[None]:
+        yield
+        root.mkdir(exist_ok=True)
+        (root / name).touch()
+
+    def register(self, name: str, what: Any, *, writable: bool = True) -> None:
+        self.registered[name] = writable
+
+    def unregister(self, name: str) -> None:
+        del self.registered[name]
+
+    def synchronize(self) -> None:
+        pass
+
+
+def run_on_host(task: Task) -> Verdict:
+    """What a worker does, on the host device."""
+    import equiv.device
+
+    equiv.device.device = HostDevice  # type: ignore[attr-defined,assignment]
+    return run_task(task)
+
+
+def answer(task: Task) -> Verdict:
+    """Lives and dies as the case's behaviour says, without computing anything."""
+    match task.case.axes["behaviour"]:
+        case "segfaults":
+            print("about to read address 0", file=sys.stderr, flush=True)
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "exits":
+            os._exit(7)
+        case "hangs":
+            print("waiting for the barrier", flush=True)
+            time.sleep(3600)
+    return task.stopped(Status.IDENTICAL, f"answered by {os.getpid()}")

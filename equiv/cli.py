@@ -1,0 +1,170 @@
+"""The command `equiv`: `list`, `run`, `rounding`, `doctor`, `replay`. Results go to stdout, progress and complaints to stderr.
+
+Exit codes of `run`: 0 every case that ran is good; 1 MISMATCH, ERROR or NOT_RUN (WITHIN under --strict, UNSUPPORTED under --require);
+2 a usage error, nothing was run; 3 every case was UNSUPPORTED.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shlex
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+
+from equiv import commands, journal
+from equiv.errors import EquivError
+from equiv.plan import DEFAULT_DEVICE, Settings, cases
+from equiv.records import Verdict
+from equiv.report import document, environment, text
+from equiv.report.outcome import exit_code
+from equiv.workers import Task, default_jobs, run_plan, run_task
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command line and returns its exit code; argparse itself exits with 2 for a line it cannot read."""
+    options = _parser().parse_args(arguments)
+    try:
+        code: int = options.command(options)
+    except EquivError as error:
+        print(f"equiv: {error}", file=sys.stderr)
+        return error.exit_code
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="equiv", description="Do two kernels compute the same numbers? Bit for bit, GPU or not."
+    )
+    commands_ = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    listing = commands_.add_parser("list", help="pairs, their axes, contracts and cases")
+    _selecting(listing)
+    listing.add_argument("--json", action="store_true", help="as JSON")
+    listing.set_defaults(command=commands.list_pairs)
+
+    run = commands_.add_parser("run", help="verify cases")
+    _selecting(run)
+    run.add_argument(
+        "--device",
+        action="append",
+        metavar="D",
+        help=f"emulated:sm_90a, emulated:sm_100a, cuda:0 (repeatable, default {DEFAULT_DEVICE})",
+    )
+    run.add_argument(
+        "--seed",
+        action="append",
+        type=int,
+        default=[],
+        metavar="N",
+        help="also run each case with this seed (repeatable)",
+    )
+    run.add_argument("--strict", action="store_true", help="WITHIN fails")
+    run.add_argument("--require", action="store_true", help="UNSUPPORTED fails")
+    run.add_argument("--json", action="store_true", help="the report as JSON on stdout")
+    run.add_argument(
+        "--journal", type=Path, metavar="PATH", help="where to write the journal (default runs/<time>.jsonl)"
+    )
+    run.add_argument("--record", default="", metavar="DIR", help="keep the launch records of every case below DIR")
+    run.add_argument(
+        "-j", "--jobs", type=_positive, default=default_jobs(), metavar="N", help="worker processes (default: CPUs)"
+    )
+    run.add_argument("--timeout", type=float, default=600.0, metavar="S", help="seconds a case may take (default 600)")
+    run.add_argument(
+        "--in-process", action="store_true", help="no workers: one case after the other in this process, for debuggers"
+    )
+    run.set_defaults(command=_run)
+
+    rounding = commands_.add_parser("rounding", help="where a pair rounds, and in which order each party adds")
+    rounding.add_argument("pair", metavar="PAIR")
+    rounding.set_defaults(command=commands.rounding)
+
+    doctor = commands_.add_parser("doctor", help="what works on this machine, and why the rest does not")
+    doctor.set_defaults(command=commands.doctor)
+
+    replay = commands_.add_parser("replay", help="run launch records again and compare every byte")
+    replay.add_argument("directory", type=Path, metavar="DIR")
+    replay.add_argument("--device", default=DEFAULT_DEVICE, metavar="D")
+    replay.set_defaults(command=commands.replay)
+    return parser
+
+
+def _selecting(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("selectors", nargs="*", metavar="PAIR | PAIR::CASE", help="what to take (default: everything)")
+    parser.add_argument("--suite", action="append", default=[], metavar="S", help="only cases of suite S (repeatable)")
+    parser.add_argument(
+        "--cases", type=Path, metavar="DIR", help="folder of case files (default ./cases, else those of the package)"
+    )
+
+
+def _positive(number: str) -> int:
+    if int(number) < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not 1 or more")
+    return int(number)
+
+
+def _run(options: argparse.Namespace) -> int:
+    """`equiv run`: plan, journal, verdicts, report."""
+    devices = tuple(dict.fromkeys(options.device or [DEFAULT_DEVICE]))
+    folder = f" --cases {shlex.quote(str(options.cases))}" if options.cases else ""
+    settings = Settings(devices, tuple(options.seed), options.record, folder)
+    wanted = cases(options.cases, options.selectors, options.suite)
+    tasks = [task for case in wanted for task in settings.tasks(case)]
+    versions = environment.versions()
+    path = options.journal or journal.default_path()
+    remarks: list[str] = []
+    with journal.Journal(path) as book:
+        book.plan([task.planned for task in tasks], versions)
+        try:
+            with _ended_politely(), contextlib.closing(_verdicts(tasks, options)) as found:
+                for done, verdict in enumerate(found, 1):
+                    book.verdict(verdict)
+                    _progress(done, len(tasks), verdict)
+        except KeyboardInterrupt:
+            remarks.append("interrupted: the cases that were not reached are NOT_RUN")
+    run = journal.read(path)
+    remarks += [f"journal: {run.torn}"] if run.torn else []
+    verdicts = run.verdicts
+    if options.json:
+        print(document.render(verdicts, versions, remarks), end="")
+    else:
+        print(text.render(verdicts, versions, [*remarks, f"journal {path}"]), end="")
+    return exit_code(verdicts, strict=options.strict, require=options.require)
+
+
+def _verdicts(tasks: Sequence[Task], options: argparse.Namespace) -> Iterator[Verdict]:
+    if options.in_process:
+        for task in tasks:
+            yield run_task(task)
+    else:
+        yield from run_plan(tasks, options.jobs, options.timeout)
+
+
+@contextlib.contextmanager
+def _ended_politely() -> Iterator[None]:
+    """Treats SIGTERM, which is what CI sends, like Ctrl-C: workers are ended, the report is written."""
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _progress(done: int, total: int, verdict: Verdict) -> None:
+    """One line that redraws itself, on a terminal only."""
+    if not sys.stderr.isatty():
+        return
+    filled = 30 * done // total
+    line = f"[{'#' * filled}{'.' * (30 - filled)}] {done}/{total} {verdict.status} {verdict.case} {verdict.device}"
+    print(f"\r\x1b[K{line[:118]}", end="\n" if done == total else "", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

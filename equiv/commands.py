@@ -1,0 +1,74 @@
+"""The commands of `equiv` beside `run`: each prints its result to stdout and returns the exit code."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from equiv import pairs
+from equiv.plan import cases
+
+if TYPE_CHECKING:
+    from equiv.pairs import Axis, Pair
+    from equiv.records import Case
+
+
+def list_pairs(options: argparse.Namespace) -> int:
+    """`equiv list`: the pairs, and of each its axes, the contracts of its outputs and its cases."""
+    wanted = cases(options.cases, options.selectors, options.suite)
+    groups: dict[str, list[Case]] = {}
+    for case in wanted:
+        groups.setdefault(case.pair, []).append(case)
+    found = {name: (pairs.get(name), members) for name, members in groups.items()}
+    if options.json:
+        print(json.dumps({name: _pair_data(pair, members) for name, (pair, members) in found.items()}, indent=1))
+    else:
+        print("\n\n".join("\n".join(_pair_lines(pair, members)) for pair, members in found.values()))
+    return 0
+
+
+def _pair_data(pair: Pair, members: Sequence[Case]) -> dict[str, Any]:
+    return {
+        "summary": pair.summary,
+        "axes": {axis.name: {"default": axis.default, "values": _values(axis), "meaning": axis.meaning} for axis in pair.axes},
+        "regimes": {piece: list(known) for piece, known in pair.regimes.items()},
+        "outputs": [
+            {"name": name, "format": format_, "contract": contract, "promise": promise}
+            for name, format_, contract, promise in _contracts(pair, members)
+        ],
+        "cases": [
+            {"name": case.name, "suites": list(case.suites), "seed": case.seed, "why": case.why, "origin": case.origin}
+            for case in members
+        ],
+    }
+
+
+def _pair_lines(pair: Pair, members: Sequence[Case]) -> Iterator[str]:
+    yield f"{pair.name}: {pair.summary}"
+    yield "  axes"
+    for axis in pair.axes:
+        yield f"    {axis.name} = {axis.default}  [{_values(axis)}]  {axis.meaning}"
+    yield "  outputs"
+    for name, format_, contract, promise in _contracts(pair, members):
+        yield f"    {name} ({format_}): {contract}: {promise}"
+    suites = Counter(suite for case in members for suite in case.suites)
+    yield f"  {len(members)} case(s): " + ", ".join(f"{count} in {suite}" for suite, count in suites.items())
+    width = max(len(case.name) for case in members)
+    for case in members:
+        yield f"    {case.name:{width}}  {case.why}"
+
+
+def _values(axis: Axis) -> str:
+    if axis.choices:
+        return ", ".join(map(str, axis.choices))
+    low, high = ("any" if bound is None else f"{bound:g}" for bound in (axis.low, axis.high))
+    return f"{low}..{high}"
+
+
+def _contracts(pair: Pair, members: Sequence[Case]) -> list[tuple[str, str, str, str]]:
+    """What is promised of each logical output, over all these cases, in the order of their first appearance."""
+    specs = [spec for case in members for spec in pair.output_specs(case)]
+    return list(dict.fromkeys((spec.name, spec.format, spec.contract, spec.promise) for spec in specs))

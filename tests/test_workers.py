@@ -1,0 +1,96 @@
+"""A case that takes its process down costs that case only."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from pathlib import Path
+
+import equiv_fake
+import pytest
+
+from equiv.records import Case, Status, Verdict
+from equiv.workers import Task, run_plan, run_task
+
+
+def task(behaviour: str, name: str = "") -> Task:
+    case = Case("fake", name or behaviour, "", 1, ("pr",), {"n": 8, "behaviour": behaviour}, {})
+    return Task(case, "emulated:sm_100a", f"equiv run fake::{name or behaviour}")
+
+
+def ran(*tasks: Task, jobs: int = 1, timeout: float = 60) -> dict[str, Verdict]:
+    return {v.case.partition("::")[2]: v for v in run_plan(tasks, jobs, timeout, equiv_fake.answer)}
+
+
+def test_a_crash_is_an_error_with_its_signal_and_output_and_the_others_go_on() -> None:
+    found = ran(task("good", "before"), task("segfaults"), task("exits"), task("good", "after"))
+    assert {name: v.status for name, v in found.items()} == {
+        "before": Status.IDENTICAL, "segfaults": Status.ERROR, "exits": Status.ERROR, "after": Status.IDENTICAL,
+    }  # fmt: skip
+    first, *output = found["segfaults"].summary.splitlines()
+    assert first == "the worker died: signal SIGSEGV; the end of its output:"
+    assert output[0] == "about to read address 0"
+    assert found["exits"].summary == "the worker died: exit code 7; it printed nothing"
+    assert found["segfaults"].again == "equiv run fake::segfaults"
+
+
+def test_a_case_that_hangs_is_killed_after_its_time_and_the_others_go_on() -> None:
+    started = time.monotonic()
+    found = ran(task("hangs"), task("good"), timeout=3)
+    assert found["hangs"].status is Status.ERROR
+    assert found["hangs"].summary == (
+        "timed out: no verdict after 3 s; the end of its output:\nwaiting for the barrier"
+    )
+    assert found["hangs"].seconds >= 3
+    assert found["good"].status is Status.IDENTICAL
+    assert time.monotonic() - started < 30
+
+
+def test_workers_are_kept_from_case_to_case_and_never_more_than_jobs() -> None:
+    found = ran(*(task("good", f"n{n}") for n in range(9)), jobs=2)
+    answered = Counter(v.summary for v in found.values())
+    assert len(found) == 9
+    assert 1 <= len(answered) <= 2
+    assert f"answered by {os.getpid()}" not in answered
+
+
+def test_closing_the_iterator_ends_the_workers() -> None:
+    found = run_plan([task("good"), *(task("hangs", f"h{n}") for n in range(3))], 2, 60, equiv_fake.answer)
+    assert next(found).status is Status.IDENTICAL
+    started = time.monotonic()
+    found.close()  # type: ignore[attr-defined]
+    assert time.monotonic() - started < 5
+    assert not _children()
+
+
+def _children() -> list[int]:
+    """Processes that this one started and that still run."""
+    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    return [pid for pid in pids if _parent(pid) == os.getpid() and b"spawn_main" in _command(pid)]
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return -1
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
+def test_an_unknown_pair_is_an_error_of_its_case_that_shows_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case("nobody", "a", "", 1, ("pr",), {}, {})
+    verdict = run_task(Task(case, "emulated:sm_100a", "again"))
+    assert verdict.status is Status.ERROR
+    assert "UsageError: no pair named 'nobody'; known: " in verdict.summary
+
+
+def test_a_device_that_this_machine_lacks_is_unsupported() -> None:
+    verdict = equiv_fake.run_on_host(Task(task("good").case, "emulated:sm_0", "again"))
+    assert (verdict.status, verdict.summary) == (Status.UNSUPPORTED, "needs arch:sm_0: nobody has it")
