@@ -28,7 +28,7 @@ def magnitude(x: Float32) -> Uint32:
 
 @cute.jit
 def pow2_ceil(s: Float32) -> Float32:
-    """Smallest power of two >= s (normal, at most 2^127): the sum carries into the exponent unless the mantissa is 0."""
+    """Smallest power of two >= s (normal, <= 2^127): the sum carries into the exponent unless the mantissa is 0."""
     return ((s.bitcast(Uint32) + 0x7FFFFF) & 0x7F800000).bitcast(Float32)
 
 

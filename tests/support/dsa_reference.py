@@ -1,4 +1,4 @@
-"""What `dsa_index` must give, computed with ml_dtypes and float64 and without equiv's own arithmetic; and a bare way to run a party."""
+"""What `dsa_index` must give, by ml_dtypes and float64 without equiv's own arithmetic; and a bare way to run a party."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def case(**axes: AxisValue) -> Case:
 
 
 def inputs(one: Case) -> dict[str, Bits]:
-    """Random logical bits: q and key normal times a power of two by row, norm weights around 1, slots -1 and page edges."""
+    """Random logical bits: q and key normal times a power of two by row, norm weights near 1, slots -1 and page edges."""
     draw = np.random.default_rng(11)
     batch = int(one.axes["batch"])
 
@@ -53,7 +53,9 @@ def inputs(one: Case) -> dict[str, Bits]:
     q[0, 0] = 0
     q[0, 1, ::2] = -0.0
     projected = draw.standard_normal((batch, rows(one)["width"]))
-    key = draw.standard_normal((batch, DIM)) * 2.0 ** draw.integers(-12, 8, (batch, 1)) + draw.integers(-1, 2, (batch, 1))
+    key = draw.standard_normal((batch, DIM)) * 2.0 ** draw.integers(-12, 8, (batch, 1)) + draw.integers(
+        -1, 2, (batch, 1)
+    )
     projected[:, rows(one)["key_at"] : rows(one)["key_at"] + DIM] = key
     specs = {spec.name: spec for spec in PAIR.layout(one)}
     slots = np.array([127, -1, 64, 0, 63, 128, 191, -64][:batch], dtype=np.int64)
@@ -153,7 +155,7 @@ def key_bounds(one: Case, given: Mapping[str, Bits]) -> tuple[np.ndarray[Any, An
 
 
 def key_scale_exponent(one: Case, outputs: Mapping[str, Bits]) -> np.ndarray[Any, Any]:
-    """Exponent of the stored scale of every channel of every token, whichever way it is stored; it must be a power of two."""
+    """Exponent of the stored scale of every channel of every token, however it is stored; it must be a power of two."""
     stored = outputs["key_scale"]
     if is_mx(one):
         if not is_fp4(one):

@@ -17,6 +17,7 @@ from equiv.cute.convert import E4M3_MAX, e2m1x2, e4m3x4, magnitude, mxfp4_scale,
 from equiv.cute.host import compiled, dynamic, stream_of
 from equiv.cute.warp import group_max, warp_max, warp_sum
 from equiv.dsa_index.tensors import BLOCK, DIM, HEADS, PAGE, axis, is_fp4, is_mx, rows
+from equiv.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
@@ -54,7 +55,7 @@ class DsaIndex:
         key_eps: float32 added to the key's variance. stream: CUDA stream.
 
     Raises:
-        ValueError: `key` is no multiple of 4 or `key_round` is unknown.
+        UsageError: `key` is no multiple of 4 or `key_round` is unknown.
     """
 
     def __init__(
@@ -67,11 +68,11 @@ class DsaIndex:
         key_floor: float = 1e-4,
     ):
         if key % CHANNELS:
-            raise ValueError(
+            raise UsageError(
                 f"key must be a multiple of {CHANNELS} columns, a lane loads that many at once; got key={key}"
             )
         if key_round not in ("bf16", "f32"):
-            raise ValueError(f"key_round must be 'bf16' or 'f32'; got key_round={key_round!r}")
+            raise UsageError(f"key_round must be 'bf16' or 'f32'; got key_round={key_round!r}")
         self.key = key
         self.weight = weight
         self.mx = mx
