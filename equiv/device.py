@@ -1,0 +1,162 @@
+"""Where kernels run: `device("emulated:sm_90a")`, `device("emulated:sm_100a")`, `device("cuda:0")`.
+
+    chosen = equiv.device.device("emulated:sm_100a")
+    with chosen.active():
+        kernel[grid](x, y)             # ordinary Triton and CuTe DSL calls, unmodified
+
+Importing this module loads neither torch nor a compiler; asking for a device may.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from equiv.errors import DeviceError, UnsupportedError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from equiv.emulator.launch import LaunchCount
+
+EMULATED = ("sm_90a", "sm_100a")
+
+CAPABILITIES = {(9, 0): "sm_90a", (10, 0): "sm_100a"}
+"""Compute capability of a GPU -> the architecture that kernels are compiled for there."""
+
+
+class Device(Protocol):
+    """A device.
+
+    Attributes:
+        name: as given to `device`.
+        arch: `sm_90a` or `sm_100a`.
+        kind: `emulated` or `cuda`.
+        torch_device: where its tensors live, `cpu` or `cuda:0`.
+        launches: launches since the outermost `active` block began; always empty on a GPU, which does not count.
+    """
+
+    name: str
+    arch: str
+    kind: str
+    torch_device: str
+
+    @property
+    def launches(self) -> Sequence[LaunchCount]:
+        """What ran."""
+        ...
+
+    def active(self) -> AbstractContextManager[None]:
+        """Triton and CuTe DSL calls of this process go to this device inside the block; blocks of devices may nest."""
+        ...
+
+    def recorded(self, root: Path, name: str) -> AbstractContextManager[None]:
+        """Launches inside the block become capture `name` of record folder `root` (`equiv.emulator.record`)."""
+        ...
+
+    def register(self, name: str, what: Any, *, writable: bool = True) -> None:  # noqa: ANN401  a tensor or (address, bytes)
+        """Names memory that kernels may read, and write if `writable`; the emulator lets them touch no other."""
+        ...
+
+    def unregister(self, name: str) -> None:
+        """Ends a registration."""
+        ...
+
+    def synchronize(self) -> None:
+        """Waits for all launches; errors of kernels come out here at the latest."""
+        ...
+
+
+def device(name: str) -> Device:
+    """The device of that name; each call makes a fresh one, with no registered memory.
+
+    Raises:
+        UsageError: no such device; those that exist are listed.
+        UnsupportedError: no GPU is there, or one of an unknown capability.
+    """
+    kind, _, which = name.partition(":")
+    if kind == "emulated" and which in EMULATED:
+        from equiv.emulator.device import EmulatedDevice
+
+        return EmulatedDevice(which)
+    if kind == "cuda" and re.fullmatch(r"\d{1,3}", which):
+        return CudaDevice(int(which))
+    known = ", ".join(f"emulated:{arch}" for arch in EMULATED)
+    raise UsageError(f"no device named {name!r}; known: {known}, cuda:N")
+
+
+class CudaDevice:
+    """A GPU, through torch and the drivers that Triton and CuTe DSL bring."""
+
+    kind = "cuda"
+
+    def __init__(self, index: int) -> None:
+        try:
+            import torch
+        except ImportError as error:
+            raise UnsupportedError("package:torch", str(error)) from error
+        self.name = self.torch_device = f"cuda:{index}"
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if index >= count:
+            raise UnsupportedError("gpu", f"{self.name} asked for, {count} present")
+        capability = torch.cuda.get_device_capability(index)
+        if capability not in CAPABILITIES:
+            shown = ", ".join(f"{major}.{minor}" for major, minor in CAPABILITIES)
+            raise UnsupportedError(
+                f"capability:{capability[0]}.{capability[1]}", f"{self.name}; kernels are known for {shown}"
+            )
+        self.arch = CAPABILITIES[capability]
+        self.launches: tuple[LaunchCount, ...] = ()
+        self._index = index
+        self._registered: set[str] = set()
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Makes this GPU torch's current one inside the block.
+
+        Raises:
+            DeviceError: an emulated device is active; it has taken the place of the drivers that a GPU needs.
+        """
+        import torch
+
+        emulated = sys.modules.get("equiv.emulator.device")
+        if emulated is not None and emulated.EmulatedDevice.current:
+            raise DeviceError(
+                f"{self.name} cannot be active inside a block of {emulated.EmulatedDevice.current[-1].name}"
+            )
+        with torch.cuda.device(self._index):
+            yield
+
+    def recorded(self, root: Path, name: str) -> AbstractContextManager[None]:
+        """A GPU does not record.
+
+        Raises:
+            UnsupportedError: always.
+        """
+        raise UnsupportedError("device:emulated", f"{self.name} cannot record {name} in {root}")
+
+    def register(self, name: str, what: Any, *, writable: bool = True) -> None:  # noqa: ANN401, ARG002
+        """Only keeps the name: a GPU does not check accesses.
+
+        Raises:
+            DeviceError: the name is taken.
+        """
+        if name in self._registered:
+            raise DeviceError(f"{self.name}: a buffer named {name!r} is registered already")
+        self._registered.add(name)
+
+    def unregister(self, name: str) -> None:
+        """Forgets the name."""
+        self._registered.discard(name)
+
+    def synchronize(self) -> None:
+        """Waits for all launches."""
+        import torch
+
+        try:
+            torch.cuda.synchronize(self._index)
+        except RuntimeError as error:
+            raise DeviceError(f"{self.name}: {error}") from error

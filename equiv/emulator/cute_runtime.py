@@ -1,0 +1,184 @@
+"""CuTe DSL on an emulated device: ordinary `cute.compile` and `@cute.jit` calls compile for it and launch on it.
+
+Inside `active` the DSL object compiles for the device's architecture and links host code against the shim (`cute_shim`)
+in front of its own runtime library; every compiled function comes back as a subclass that loads through the shim and
+raises the device's own exceptions. The compiler writes its PTX and cubin to a private folder, from where they go to the
+image store: for explicit and implicit compilations alike, without asking the user for options. Everything is put back
+when the block ends.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import tempfile
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from equiv.emulator import cute_shim
+from equiv.emulator.scope import replaced
+from equiv.emulator.store import Image, shared_store
+from equiv.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PACKAGE = "nvidia-cutlass-dsl"
+VERSIONS = ("4.8.",)
+"""Versions whose internals this module was checked against, by prefix."""
+
+
+class Target(cute_shim.Host, Protocol):
+    """What the device has to offer."""
+
+    name: str
+    arch: str
+
+
+def installed() -> bool:
+    """Is CuTe DSL there at all?"""
+    return importlib.util.find_spec("cutlass") is not None and importlib.util.find_spec("cutlass.cute") is not None
+
+
+@contextmanager
+def active(device: Target) -> Iterator[None]:
+    """CuTe DSL compiles for `device` and launches on it inside the block.
+
+    Raises:
+        UnsupportedError: the installed version is not one of `VERSIONS`.
+    """
+    internals = _internals()
+    environment = internals.dsl.envar
+    with ExitStack() as stack:
+        shim = stack.enter_context(cute_shim.answering(device))
+        shipped = environment.shared_libs or ""
+        libraries = os.pathsep.join(
+            [str(shim), *(one for one in shipped.split(os.pathsep) if one and one != str(shim))]
+        )
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="equiv-cute-"))
+        # The file cache would give back functions whose PTX was never seen here.
+        for name, value in (("_arch", device.arch), ("shared_libs", libraries), ("disable_file_caching", True)):
+            stack.enter_context(replaced(environment, name, value))
+        stack.enter_context(replaced(internals.cuda_helpers, "get_device_attribute", _attributes(device)))
+        stack.enter_context(replaced(internals.backend, "compile", _compile(internals, device, Path(scratch))))
+        yield
+
+
+@cache
+def _internals() -> SimpleNamespace:
+    """The parts of CuTe DSL that `active` replaces for a while, and the subclasses of its function and executor."""
+    found = version(PACKAGE)
+    if not found.startswith(VERSIONS):
+        raise UnsupportedError(
+            f"package:{PACKAGE}", f"version {found} is installed; emulated devices know {', '.join(VERSIONS)}x"
+        )
+    from cutlass.base_dsl.common import DSLCudaRuntimeError
+    from cutlass.base_dsl.compile_backend import LegacyCompilerBackend
+    from cutlass.base_dsl.compiler import KeepCUBIN, KeepPTX
+    from cutlass.base_dsl.jit_executor import JitExecutor
+    from cutlass.base_dsl.runtime import cuda as cuda_helpers
+    from cutlass.cutlass_dsl import CuTeDSL
+    from cutlass.cutlass_dsl.cuda_jit_executor import CudaDialectJitCompiledFunction
+
+    class EmulatedExecutor(JitExecutor):  # type: ignore[misc]  # untyped base
+        """Raises what the device raised, instead of the CUDA error that host code returned for it."""
+
+        def run_compiled_program(self, exe_args: list[Any]) -> int | None:
+            cute_shim.take_error()
+            try:
+                result: int | None = super().run_compiled_program(exe_args)
+            except DSLCudaRuntimeError:
+                error = cute_shim.take_error()
+                if error is None:
+                    raise
+                raise error from None
+            return result
+
+    class EmulatedFunction(CudaDialectJitCompiledFunction):  # type: ignore[misc]  # untyped base
+        """Loads through the shim, and so never unloads through a real driver."""
+
+        num_devices = 1
+
+        def _load_cuda_library(self) -> list[Any]:
+            cute_shim.take_error()
+            loading = None
+            try:
+                super()._load_cuda_library()
+            except Exception as error:
+                loading = cute_shim.take_error()
+                if loading is None:
+                    raise
+                raise loading from error
+            loading = cute_shim.take_error()  # host code does not pass on every error of its loader
+            if loading is not None:
+                raise loading
+            # The handle is the shim's; kept here, it would be given to cudaLibraryUnload of the real runtime.
+            return []
+
+        def to(self, device: int | None = None) -> Any:  # noqa: ANN401
+            executor = super().to(device)
+            executor.__class__ = EmulatedExecutor
+            return executor
+
+    return SimpleNamespace(
+        version=found,
+        dsl=CuTeDSL._get_dsl(),  # noqa: SLF001  the one DSL object; there is no public way to its settings
+        cuda_helpers=cuda_helpers,
+        backend=LegacyCompilerBackend,
+        options=(KeepPTX, KeepCUBIN),
+        function=EmulatedFunction,
+        stock_function=CudaDialectJitCompiledFunction,
+    )
+
+
+def _attributes(device: Target) -> Callable[[Any, int], int]:
+    def get_device_attribute(attribute: Any, device_id: int = 0) -> int:  # noqa: ANN401, ARG001
+        number = int(attribute)
+        if number not in device.device_attributes:
+            raise UnsupportedError(f"CUdevice_attribute:{attribute.name}", f"not known of {device.name}")
+        return device.device_attributes[number]
+
+    return get_device_attribute
+
+
+def _compile(internals: SimpleNamespace, device: Target, scratch: Path) -> Callable[[Any, Any], Any]:
+    """A replacement of `LegacyCompilerBackend.compile` that keeps the image and returns an `EmulatedFunction`."""
+    stock = internals.backend.compile
+
+    def compile(backend: Any, context: Any) -> Any:  # noqa: A001, ANN401
+        if context.func_type is not internals.stock_function:
+            raise UnsupportedError("cute:tvm-ffi", f"{context.function_name} is compiled for TVM FFI")
+        settings = backend._dsl.compile_options  # noqa: SLF001
+        arch = settings.gpu_arch or backend._dsl.envar.arch  # noqa: SLF001
+        if arch != device.arch:
+            raise UnsupportedError(f"arch:{arch}", f"{context.function_name} is compiled for it inside {device.name}")
+        context = dataclasses.replace(context, func_type=internals.function)
+        with ExitStack() as stack:
+            paths = []
+            for option, kind in zip(internals.options, ("ptx", "cubin"), strict=True):
+                kept, full = settings.options[option], f"full_{kind}_path"
+                if kept.value:  # by the user's wish, who wants the file to stay where it is
+                    paths.append(Path(getattr(kept, full)))
+                    continue
+                base = scratch / "module"
+                paths.append(base.with_name(f"module.{arch}.{kind}"))
+                for name, value in (("_value", True), ("dump_path", str(base)), (full, str(paths[-1]))):
+                    stack.enter_context(replaced(kept, name, value))
+            for path in paths:
+                path.unlink(missing_ok=True)
+            function = stock(backend, context)
+            if all(path.exists() for path in paths):
+                _keep(internals, arch, paths[0], paths[1])
+        return function
+
+    return compile
+
+
+def _keep(internals: SimpleNamespace, arch: str, ptx: Path, cubin: Path) -> None:
+    text = ptx.read_text().rstrip("\0")
+    shared_store().put(Image(cubin.read_bytes(), text, arch, {PACKAGE: internals.version}))
