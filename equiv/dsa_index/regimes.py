@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
     Fill = Callable[[Draws, tuple[int, int], Target], Bits]
 
-FP8 = Target(E4M3, -42, 119, (5e-11, 1e-10, 2.6e-8, 5.3e-5, 1e-4))
-"""Every floor that some writer of FP8 scales uses, and where it starts to act (spec/dsa.md 3, fact 6)."""
-FP4 = Target(E2M1, -126, 125, (6 * 2.0**-126, 1.5 * 2.0**-126, 2.0**-126))
+_FP8_FLOORS = (5e-11, 448 * 2.0**-43, 1e-10, 2.6e-8, 448 * 2.0**-34, 5.3e-5, 448 * 2.0**-23, 1e-4)
+"""Every floor that some writer of FP8 scales uses, and the amax at which it starts to show (spec/dsa.md 3, fact 6)."""
+FP8 = Target(E4M3, -42, 119, _FP8_FLOORS)
+FP4 = Target(E2M1, -126, 125, (6 * 2.0**-126, 3 * 2.0**-126, 1.5 * 2.0**-126, 2.0**-126))
 POW2_EXPONENTS = range(33, 64)
 """Where a polynomial log2 of 2**k * (1 + j ulp), j <= 11, rounds to k and the scale is halved (spec/dsa.md 3)."""
 
