@@ -1,0 +1,206 @@
+"""The model of `dsa_index`: the ledger executed on the case's own bits, under one party's declaration.
+
+Reductions it reads from a declaration: `key.sum` (128 terms) and `key.squares` (128 products). Formulas: spec dsa 1.3
+to 1.7. The model states the byte layout of rows and pages itself, independent of the code that lays out the tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from equiv.rounding import arithmetic as fp
+from equiv.rounding.dsa_ledger import LEDGER
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from equiv.records import Bits, Case
+    from equiv.rounding.declaration import Declaration
+    from equiv.rounding.ledger import Ledger
+
+U32 = npt.NDArray[np.uint32]
+
+HEADS: Final = 32
+DIM: Final = 128
+BLOCK: Final = 32
+PAGE: Final = 64
+REDUCTIONS: Final = ("key.sum", "key.squares")
+COLUMNS: Final = {"dense": (0, 128), "packed": (2112, 2240)}
+"""Value of axis `rows` -> first column of the index key and of the head weights in a projected row."""
+QUERY_FLOOR: Final = fp.bits_of(1e-10)
+MX_FLOOR: Final = fp.bits_of(6 * 2.0**-126)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The axes of a case as the model uses them."""
+
+    fp4: bool
+    mx: bool
+    key_at: int
+    weight_at: int
+    round_key: bool
+    key_floor: U32
+    eps: U32
+
+    @classmethod
+    def of(cls, case: Case) -> Shape:
+        """Reads a case whose defaults are filled in."""
+        axes = case.axes
+        key_at, weight_at = COLUMNS[str(axes["rows"])]
+        fp4 = axes["format"] == "fp4"
+        return cls(
+            fp4=fp4,
+            mx=fp4 or axes["scale"] == "mx",
+            key_at=key_at,
+            weight_at=weight_at,
+            round_key=axes["key_round"] == "bf16",
+            key_floor=fp.bits_of(float(axes["key_floor"])),
+            eps=fp.bits_of(float(axes["eps"])),
+        )
+
+
+Runner = Callable[..., Any]
+"""Executes a ledger row by id on bit patterns: `run("dsa.R14", x)`."""
+
+
+def runner(declaration: Declaration, ledger: Ledger = LEDGER) -> Runner:
+    """The rows of a ledger under a declaration's variants.
+
+    Raises:
+        UsageError: a variant names an unknown row or step.
+    """
+    ledger.check(declaration.variants)
+    steps = {row.id: ledger.step(row.id, declaration.variants) for row in ledger}
+    return lambda row_id, *operands: steps[row_id](*operands)
+
+
+def written(inputs: Mapping[str, Bits]) -> npt.NDArray[np.int64]:
+    """Requests whose key is written: slot >= 0, in request order."""
+    return np.flatnonzero(np.asarray(inputs["slots"]).view(np.int64) >= 0)
+
+
+def model(case: Case, inputs: Mapping[str, Bits], declaration: Declaration, ledger: Ledger = LEDGER) -> dict[str, Bits]:
+    """Logical outputs of the pair under one declaration.
+
+    Args:
+        case: with all axes filled in.
+        inputs: logical bits of `q`, `projected`, `norm_w`, `norm_b`, `cache`, `slots`.
+        declaration: orders of `REDUCTIONS` and variants of ledger rows.
+        ledger: rows to execute; a changed one shows what the change would do.
+
+    Returns:
+        `q_codes`, `weights`, `key_codes`, `key_scale`, `cache_rest`, for fp4 also `q_scale`; see the pair's outputs.
+
+    Raises:
+        RecordError: a reduction is not declared.
+        UsageError: a variant names an unknown row or step.
+    """
+    run = runner(declaration, ledger)
+    shape = Shape.of(case)
+    found = _query(shape, inputs, run)
+    x = run("dsa.R10a", inputs["projected"][written(inputs), shape.key_at : shape.key_at + DIM])
+    found |= quantise_key(shape, normalise(shape, inputs, x, declaration, run), run)
+    found["cache_rest"] = inputs["cache"][~owned_bytes(shape, inputs)]
+    return found
+
+
+def _query(shape: Shape, inputs: Mapping[str, Bits], run: Runner) -> dict[str, Bits]:
+    """Query codes (fp4: and scales) and folded weights."""
+    x = run("dsa.R10a", inputs["q"])
+    w = run("dsa.R10a", inputs["projected"][:, shape.weight_at : shape.weight_at + HEADS])
+    if shape.fp4:
+        codes, scale = _blocks(x, ("dsa.F1", "dsa.F2a", "dsa.F2b"), run)
+        return {"q_codes": codes, "q_scale": scale, "weights": run("dsa.F3b", run("dsa.F3a", w, fp.bits_of(1.0)))}
+    scale = run("dsa.R12", run("dsa.R11", np.maximum(run("dsa.R10b", x), QUERY_FLOOR)))
+    codes = run("dsa.R14", run("dsa.R13", x, scale[..., None]))
+    return {"q_codes": codes, "weights": run("dsa.R15b", run("dsa.R15a", w, scale))}
+
+
+def normalise(shape: Shape, inputs: Mapping[str, Bits], x: U32, declaration: Declaration, run: Runner) -> U32:
+    """The key's LayerNorm as float32 bits `[T, 128]`, rounded to BF16 values where the case says so."""
+    total, squares = declaration.order("key.sum"), declaration.order("key.squares")
+    mean = run("dsa.K1a", total.seen(total.sum(x)))
+    d = run("dsa.K1b", x, mean)
+    var = run("dsa.K1c", squares.seen(squares.dot(d, d)))
+    rstd = run("dsa.K1e", run("dsa.K1d", var, shape.eps))
+    y: U32 = run("dsa.K2b", run("dsa.K2a", d, rstd), inputs["norm_w"], inputs["norm_b"])
+    return run("dsa.K2c", y) if shape.round_key else y
+
+
+def quantise_key(shape: Shape, y: U32, run: Runner) -> dict[str, Bits]:
+    """Key codes and stored scales of normalised keys `[T, 128]`."""
+    if shape.fp4:
+        codes, scale = _blocks(y, ("dsa.K4a", "dsa.K4b", "dsa.K4c"), run)
+        return {"key_codes": codes, "key_scale": scale}
+    scale = run("dsa.K3b", run("dsa.K3a", np.maximum(run("dsa.R10b", y), shape.key_floor)))
+    codes = run("dsa.K3d", run("dsa.K3c", y, scale[..., None]))
+    return {"key_codes": codes, "key_scale": stored_scale(shape, scale)}
+
+
+def stored_scale(shape: Shape, scale: U32) -> Bits:
+    """A key's scale as the page holds it: float32 bits `[T]`, or with `mx` its exponent field four times `[T, 4]`."""
+    if not shape.mx:
+        return scale
+    return np.repeat((scale >> np.uint32(23)).astype(np.uint8)[:, None], 4, axis=1)
+
+
+def _blocks(x: U32, rows: tuple[str, str, str], run: Runner) -> tuple[Bits, Bits]:
+    """MXFP4 of `[..., 128]`: E2M1 codes of the same shape and UE8M0 bytes `[..., 4]`.
+
+    `rows` are the ledger rows of the exponent, of the scaled value and of the code.
+    """
+    exponent, scaled, code = rows
+    blocks = x.reshape(*x.shape[:-1], DIM // BLOCK, BLOCK)
+    e = run(exponent, np.maximum(run("dsa.R10b", blocks), MX_FLOOR))
+    power = ((e + 127) << 23).astype(np.uint32)
+    codes: Bits = run(code, run(scaled, blocks, power[..., None]))
+    return codes.reshape(x.shape), (e + 127).astype(np.uint8)
+
+
+def owned_bytes(shape: Shape, inputs: Mapping[str, Bits]) -> npt.NDArray[np.bool_]:
+    """Mask over `cache` of the bytes that belong to a written token: its values and its four scale bytes."""
+    slots = np.asarray(inputs["slots"]).view(np.int64)
+    slots = slots[slots >= 0]
+    page, token = slots[:, None] // PAGE, slots[:, None] % PAGE
+    values = DIM // 2 if shape.fp4 else DIM
+    mask = np.zeros(inputs["cache"].shape, dtype=bool)
+    mask[page, token * values + np.arange(values)] = True
+    mask[page, PAGE * values + token * 4 + np.arange(4)] = True
+    return mask
+
+
+def undefined(case: Case, inputs: Mapping[str, Bits]) -> dict[str, Any]:
+    """Elements that the contract leaves open, as boolean masks of the outputs' shapes.
+
+    A head (fp4: block of 32 channels) of q that holds a NaN or an Inf, with the weight that folds its scale; a key
+    whose projected row does. Outputs that cannot have such elements are not named.
+    """
+    shape = Shape.of(case)
+    key = _not_finite(inputs["projected"][written(inputs), shape.key_at : shape.key_at + DIM])
+    key_codes = np.broadcast_to(key.any(axis=-1, keepdims=True), key.shape)
+    q = _not_finite(inputs["q"])
+    if shape.fp4:
+        blocks = q.reshape(*q.shape[:-1], DIM // BLOCK, BLOCK).any(axis=-1)
+        return {
+            "q_codes": np.repeat(blocks, BLOCK, axis=-1),
+            "q_scale": blocks,
+            "key_codes": key_codes,
+            "key_scale": key_codes[:, : DIM // BLOCK],
+        }
+    heads = np.asarray(q.any(axis=-1))
+    return {
+        "q_codes": np.broadcast_to(heads[..., None], q.shape),
+        "weights": heads,
+        "key_codes": key_codes,
+        "key_scale": key_codes[:, :4] if shape.mx else key_codes[:, 0],
+    }
+
+
+def _not_finite(bits: Bits) -> npt.NDArray[np.bool_]:
+    return np.asarray((np.asarray(bits, dtype=np.uint16) & np.uint16(0x7F80)) == 0x7F80)
