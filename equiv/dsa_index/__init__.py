@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def _late(entry: str) -> Callable[..., Any]:
-    """The function `module:name`, imported when it is first called."""
+def _late(entry: str, *first: str) -> Callable[..., Any]:
+    """The function `module:name` with its first arguments given, imported when it is first called."""
 
     def call(*arguments: Any) -> Any:  # noqa: ANN401  -- passes on whatever the function takes and gives
         module, _, name = entry.partition(":")
-        return getattr(importlib.import_module(module), name)(*arguments)
+        return getattr(importlib.import_module(module), name)(*first, *arguments)
 
     return call
 
@@ -43,7 +43,7 @@ PAIR = Pair(
     undefined=_late("equiv.rounding.dsa:undefined"),
     model=_late("equiv.rounding.dsa:model"),
     envelope=_late("equiv.envelope:dsa_envelope"),
-    declaration=_late("equiv.rounding.declarations:find"),
+    declaration=_late("equiv.rounding.declarations:find", "dsa_index"),
     place=place,
 )
 """What the entry point `equiv.pairs` gives."""

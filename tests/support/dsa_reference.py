@@ -1,4 +1,4 @@
-"""What `dsa_index` must give, by ml_dtypes and float64 without equiv's own arithmetic; and a bare way to run a party."""
+"""What `dsa_index` must give, by ml_dtypes and float64, not equiv's own arithmetic; and a bare way to run a party."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def case(**axes: AxisValue) -> Case:
 
 
 def inputs(one: Case) -> dict[str, Bits]:
-    """Random logical bits: q and key normal times a power of two by row, norm weights near 1, slots -1 and page edges."""
+    """Random logical bits: q and key normal times a power of two a row, norm weights near 1, slots at page edges."""
     draw = np.random.default_rng(11)
     batch = int(one.axes["batch"])
 
@@ -88,22 +88,23 @@ def run(party: str, one: Case, given: Mapping[str, Bits], arch: str) -> dict[str
 
 
 def _f64(bits: Bits, dtype: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
-    return bits.view(dtype).astype(np.float64)
+    values: np.ndarray[Any, np.dtype[np.float64]] = bits.view(dtype).astype(np.float64)
+    return values
 
 
 def _exponent(amax: np.ndarray[Any, Any], top: float) -> np.ndarray[Any, Any]:
     """Smallest k with amax <= top * 2^k."""
     mantissa, exponent = np.frexp(amax)
     top_mantissa, top_exponent = np.frexp(top)
-    return exponent - top_exponent + (mantissa > top_mantissa)
+    found: np.ndarray[Any, Any] = exponent - top_exponent + (mantissa > top_mantissa)
+    return found
 
 
 def codes(x: np.ndarray[Any, Any], k: np.ndarray[Any, Any], *, fp4: bool) -> Bits:
     """Codes of x / 2^k, one a byte: nearest even, saturating."""
-    scaled = np.ldexp(x, -k)
-    if fp4:
-        return np.clip(scaled, -6, 6).astype(np.float32).astype(ml_dtypes.float4_e2m1fn).view(np.uint8) & 15
-    return np.clip(scaled, -448, 448).astype(np.float32).astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
+    top, dtype = (6, ml_dtypes.float4_e2m1fn) if fp4 else (448, ml_dtypes.float8_e4m3fn)
+    found: Bits = np.clip(np.ldexp(x, -k), -top, top).astype(np.float32).astype(dtype).view(np.uint8)
+    return np.bitwise_and(found, np.uint8(15)) if fp4 else found
 
 
 def scale_exponent(x: np.ndarray[Any, Any], floor: float, *, fp4: bool) -> np.ndarray[Any, Any]:

@@ -10,6 +10,7 @@ import re
 import subprocess
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import dsa_checks
 import pytest
@@ -26,7 +27,7 @@ FP8 = {"E4M3_MAX": 448.0}
 FP4 = {"FLOOR": dsa.MX_FLOOR, "E2M1_MAX": 6.0}
 POINTERS = {"q": "*bf16", "projected": "*bf16", "w_out": "*bf16", "q_out": "*u8", "cache": "*u8", "slots": "*i64"}
 FLOATS = {"q_scale": "*fp32", "norm_w": "*fp32", "norm_b": "*fp32", "normed": "*fp32", "eps": "fp32", "floor": "fp32"}
-KERNELS = {
+KERNELS: dict[str, tuple[Any, int, dict[str, Any]]] = {
     "query_fp8": (dsa.quantise_query_fp8_kernel, 1, SHAPE | FP8 | {"FLOOR": 1e-10}),
     "query_fp4": (dsa.quantise_query_mxfp4_kernel, 1, SHAPE | FP4),
     "weights_fp8": (dsa.fold_weights_kernel, 1, SHAPE | {"FOLD_SCALE": True}),
@@ -108,7 +109,7 @@ def test_only_sm_100a_converts_to_e2m1_by_instruction(name: str) -> None:
 
 @pytest.mark.parametrize("arch", ARCHES)
 @pytest.mark.parametrize("axes", VARIANTS, ids=lambda axes: "-".join(str(value) for value in axes.values()))
-def test_results_agree_with_the_reference(axes: dict[str, str], arch: str) -> None:
+def test_results_agree_with_the_reference(axes: dict[str, Any], arch: str) -> None:
     one = case(**axes)
     given = inputs(one)
     outputs = run("oracle", one, given, arch)

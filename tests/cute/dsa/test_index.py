@@ -49,15 +49,13 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Any:
                 host.dynamic(torch.zeros(specs[operand].shape, dtype=TORCH[specs[operand].format]))
                 for operand in OPERANDS
             ]
-            with pytest.MonkeyPatch.context() as patch:
-                patch.chdir(tmp_path_factory.mktemp("cute"))  # the compiler leaves its files in the current folder
-                function = cute.compile(
-                    DsaIndex(0, 128, **options),
-                    *tensors,
-                    Float32(1e-6),
-                    CUstream(0),
-                    options=f"--gpu-arch={arch} --keep-ptx --keep-cubin",
-                )
+            function = cute.compile(
+                DsaIndex(0, 128, **options),
+                *tensors,
+                Float32(1e-6),
+                CUstream(0),
+                options=f"--gpu-arch={arch} --keep-ptx --keep-cubin --dump-dir={tmp_path_factory.mktemp('cute')}",
+            )
             made[name, arch] = function.__ptx__.rstrip("\0"), function.__cubin__
         return made[name, arch]
 
