@@ -148,8 +148,15 @@ def replay_directory(path: Path, device: str, *, names: tuple[str, ...] = ()) ->
         DeviceError: the place could not run a launch that ran when it was recorded.
         UsageError: no such kind of device.
     """
-    folder = RecordFolder(path)
-    place = _place(device)
+    return replay(RecordFolder(path), _place(device), names)
+
+
+def replay(folder: RecordFolder, place: Place, names: tuple[str, ...] = ()) -> ReplayReport:
+    """The same in any place that kernels can run in.
+
+    Raises:
+        RecordError: a record is damaged.
+    """
     report = ReplayReport(place.name)
     for name in names or folder.names():
         _replay(folder, folder.load(name), place, report)
