@@ -1,0 +1,215 @@
+"""The envelope: which outputs the declared differences of two parties may lead to, from the case's own data.
+
+Design section 4. The key path of `dsa_index` runs in intervals: each sum is the exact one, widened by the worst case
+over the declared orders; every later operation maps ends to ends; a scale is a set of allowed powers of two, and codes
+are judged under the scale that is stored. Nothing is tuned. Where a party declares nothing, every order of its
+reductions and every variant that the ledger knows is allowed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from equiv.rounding import dsa
+from equiv.rounding.dsa_ledger import LEDGER
+from equiv.rounding.formats import E2M1, E4M3, ordered
+from equiv.rounding.intervals import Interval, corners, hull, squares_about_mean, sum_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from equiv.records import Bits, Case
+    from equiv.rounding.declaration import Declaration
+    from equiv.rounding.ledger import Step
+
+Mask = npt.NDArray[np.bool_]
+
+SHARES: Final = 16
+"""The share of an envelope that was used is found in steps of one sixteenth, rounded up."""
+
+
+def depth(declarations: Sequence[Declaration | None], reduction: str, terms: int, *, products: bool) -> int:
+    """The most roundings a term undergoes in any declared order; with an unknown party, in any order at all."""
+    depths = [
+        terms - 1 + int(products) if d is None else d.order(reduction).roundings(products=products)
+        for d in declarations
+    ]
+    return max(depths)
+
+
+def steps(declarations: Sequence[Declaration | None], row_id: str) -> list[Step]:
+    """Functions that the parties use for a ledger row; for an unknown party all its variants."""
+    row = LEDGER[row_id]
+    names: dict[str, None] = {}
+    for d in declarations:
+        names.update(dict.fromkeys(row.names if d is None else [d.variants.get(row_id, row.names[0])]))
+    return [row.steps[name] for name in names]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyEnvelope:
+    """What the keys of one case may be quantised to.
+
+    Attributes:
+        y: the normalised key before it is rounded or quantised, intervals `[T, 128]`.
+        open: tokens `[T]` that the contract leaves undefined; everything counts as inside there.
+    """
+
+    shape: dsa.Shape
+    declarations: tuple[Declaration | None, ...]
+    y: Interval
+    open: Mask
+
+    def judge(self, outputs: Mapping[str, Bits]) -> dict[str, tuple[Any, float]]:
+        """Which key codes and scales one allowed computation explains.
+
+        A code counts as inside if it lies between the codes of the interval's ends under the *stored* scale, and that
+        scale is allowed; where it is not, under the allowed scale that explains most of the group.
+
+        Returns:
+            `key_codes` and `key_scale` -> (mask of elements inside, smallest share of the intervals about their middle
+            that would still explain all of it; 1 if something is outside).
+        """
+        codes_in, scale_in = self._inside(outputs, 1.0)
+        return {
+            "key_codes": (codes_in, self._share(outputs, codes_in, 0)),
+            "key_scale": (scale_in, self._share(outputs, scale_in, 1)),
+        }
+
+    def _share(self, outputs: Mapping[str, Bits], inside: Mask, which: int) -> float:
+        if not inside.all():
+            return 1.0
+        least, most = 0, SHARES  # most always explains everything
+        if self._inside(outputs, 0.0)[which].all():
+            return 0.0
+        while most - least > 1:
+            middle = (least + most) // 2
+            if self._inside(outputs, middle / SHARES)[which].all():
+                most = middle
+            else:
+                least = middle
+        return most / SHARES
+
+    def _inside(self, outputs: Mapping[str, Bits], share: float) -> tuple[Mask, Mask]:
+        """Masks of codes and of scales that the intervals, shrunk to a share, explain."""
+        y = self.y.shrunk(share)
+        if self.shape.round_key:
+            y = hull([y.rising(step) for step in steps(self.declarations, "dsa.K2c")])
+        tokens, width = len(self.open), dsa.BLOCK if self.shape.fp4 else dsa.DIM
+        grouped = (tokens, dsa.DIM // width, width)
+        groups = Interval(y.low.reshape(grouped), y.high.reshape(grouped))
+        codes = outputs["key_codes"].reshape(grouped)
+        least, most = self._exponents(groups)
+        stored, whole = self._stored(outputs["key_scale"])
+        usable = ~groups.nan.any(axis=-1)
+        scale_in = usable & whole & (stored >= least) & (stored <= most)
+        codes_in = self._codes_inside(groups, codes, stored) & scale_in[..., None]
+        unexplained = usable & ~scale_in & ~self.open[:, None]
+        for offset in range(int((most - least).max(where=unexplained, initial=-1)) + 1):
+            other = self._codes_inside(groups, codes, np.minimum(least + offset, most))
+            better = unexplained & (other.sum(axis=-1) > codes_in.sum(axis=-1))
+            codes_in = np.where(better[..., None], other, codes_in)
+        codes_in |= self.open[:, None, None]
+        scale_in |= self.open[:, None]
+        copies = np.asarray(outputs["key_scale"]).size // max(scale_in.size, 1)
+        scale_mask = np.repeat(scale_in, copies, axis=-1).reshape(outputs["key_scale"].shape)
+        return codes_in.reshape(tokens, dsa.DIM), scale_mask
+
+    def _exponents(self, groups: Interval) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Least and largest allowed unbiased exponent of each group's scale, `[T, groups]`.
+
+        Both ends of amax go through every variant; each variant rises with amax, so what lies between is allowed.
+        """
+        size = groups.magnitude()
+        amax = Interval(np.max(size.low, axis=-1), np.max(size.high, axis=-1))
+        floor = dsa.MX_FLOOR if self.shape.fp4 else self.shape.key_floor
+        amax = Interval(np.maximum(amax.low, floor), np.maximum(amax.high, floor))
+        low, high = [], []
+        if self.shape.fp4:
+            for exponent in steps(self.declarations, "dsa.K4a"):
+                low.append(exponent(amax.low))
+                high.append(exponent(amax.high))
+        else:
+            for ratio in steps(self.declarations, "dsa.K3a"):
+                for power in steps(self.declarations, "dsa.K3b"):
+                    low.append(_exponent(power(ratio(amax.low))))
+                    high.append(_exponent(power(ratio(amax.high))))
+        return np.min(low, axis=0), np.max(high, axis=0)
+
+    def _stored(self, scale: Bits) -> tuple[npt.NDArray[np.int64], Mask]:
+        """Unbiased exponents of stored scales `[T, groups]`, and whether each is one: copies equal, a power of two."""
+        if self.shape.fp4:
+            return scale.astype(np.int64) - 127, np.ones(scale.shape, dtype=bool)
+        if self.shape.mx:
+            same = np.asarray((scale == scale[:, :1]).all(axis=1))
+            return scale[:, :1].astype(np.int64) - 127, same[:, None]
+        bits = scale[:, None]
+        return _exponent(bits), np.asarray((bits & np.uint32(0x807FFFFF)) == 0)
+
+    def _codes_inside(self, groups: Interval, codes: Bits, exponent: npt.NDArray[np.int64]) -> Mask:
+        """Which codes lie between those of the interval's ends under scales 2^exponent."""
+        scale = (np.clip(exponent + 127, 1, 253) << 23).astype(np.uint32)[..., None]
+        apply, code, target = ("dsa.K4b", "dsa.K4c", E2M1) if self.shape.fp4 else ("dsa.K3c", "dsa.K3d", E4M3)
+        inside: Mask = np.zeros(codes.shape, dtype=bool)
+        place = ordered(codes, target)
+        for scaled in steps(self.declarations, apply):
+            for coded in steps(self.declarations, code):
+                low = ordered(coded(scaled(groups.low, scale)), target)
+                high = ordered(coded(scaled(groups.high, scale)), target)
+                inside |= (low <= place) & (place <= high)
+        return inside
+
+
+def _exponent(bits: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
+    return (bits >> np.uint32(23)).astype(np.int64) - 127
+
+
+def normalised_keys(
+    shape: dsa.Shape, inputs: Mapping[str, Bits], declarations: Sequence[Declaration | None]
+) -> Interval:
+    """The key's LayerNorm before any rounding to BF16, intervals `[T, 128]`.
+
+    mean: the exact sum widened by gamma(d) sum |x|, over 128 (exact; half the smallest subnormal more if it underflows).
+    d = x - mean: falls with the mean. var: `squares_about_mean`, which keeps the differences' common error in the mean
+    together. rstd: falls with var + eps (the table is monotone). y: corners of d and rstd, then monotone in the
+    product.
+    """
+    x = LEDGER["dsa.R10a"].steps["shift"](
+        inputs["projected"][dsa.written(inputs), shape.key_at : shape.key_at + dsa.DIM]
+    )
+    scaled = {
+        row: steps(declarations, row) for row in ("dsa.K1a", "dsa.K1b", "dsa.K1c", "dsa.K1d", "dsa.K1e", "dsa.K2a")
+    }
+    total, half = sum_of(x, depth(declarations, "key.sum", dsa.DIM, products=False))
+    mean = hull([total.rising(step) for step in scaled["dsa.K1a"]])
+    wide = Interval(mean.low[:, None], mean.high[:, None])
+    d = hull([wide.falling(partial(step, x)) for step in scaled["dsa.K1b"]])
+    squares = squares_about_mean(x, half / dsa.DIM, depth(declarations, "key.squares", dsa.DIM, products=True))
+    var = hull([squares.rising(step) for step in scaled["dsa.K1c"]])
+    shifted = hull([var.rising(partial(step, shape.eps)) for step in scaled["dsa.K1d"]])
+    rstd = hull([shifted.falling(step) for step in scaled["dsa.K1e"]])
+    rstd = Interval(rstd.low[:, None], rstd.high[:, None])
+    product = hull([corners(step, d, rstd) for step in scaled["dsa.K2a"]])
+    w, b = inputs["norm_w"], inputs["norm_b"]
+    ends = [
+        Interval.point(step(t, w, b)) for step in steps(declarations, "dsa.K2b") for t in (product.low, product.high)
+    ]
+    return hull(ends)
+
+
+def dsa_envelope(case: Case, inputs: Mapping[str, Bits], declarations: tuple[Declaration | None, ...]) -> KeyEnvelope:
+    """The envelope of `dsa_index`: its outputs `key_codes` and `key_scale`; all others are bitwise.
+
+    Args:
+        case: with all axes filled in.
+        inputs: logical bits, as for the model.
+        declarations: of both parties; None stands for one that nobody has read.
+    """
+    shape = dsa.Shape.of(case)
+    open_tokens = dsa.undefined(case, inputs)["key_codes"][:, 0]
+    return KeyEnvelope(shape, declarations, normalised_keys(shape, inputs, declarations), open_tokens)
