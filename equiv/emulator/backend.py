@@ -1,0 +1,183 @@
+"""Builds the C side: the scheduler once, handlers in chunks as kernels need them, both kept in the cache directory.
+
+A handler's name is a hash of its text, so a chunk never goes stale: changed text is another name. The directory's name is a
+hash of the shared headers, the compiler, its flags and the features of this processor.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from equiv.cache import cache_dir, write_atomic
+from equiv.emulator.shapes import Shape
+from equiv.errors import EmulatorError, UnsupportedError
+
+_SOURCES = Path(__file__).parent / "csrc"
+_NUMERICS = Path(__file__).parents[1] / "rounding" / "csrc"
+_HEADERS = ("runtime.h", "memory.h", "sync.h", "half.h")
+_FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing", "-fno-math-errno",
+          "-fno-trapping-math", "-w")  # fmt: skip
+_TABLE_USERS = re.compile(r"\beq_(?:ex2|rcp|rsqrt|sqrt|div_full|div_approx)(?:_ftz)?\(")
+_CHUNK = 200
+_LOCK = threading.Lock()
+
+
+@cache
+def compiler() -> str:
+    """Path of gcc.
+
+    Raises:
+        UnsupportedError: there is none.
+    """
+    found = shutil.which("gcc")
+    if found is None:
+        raise UnsupportedError("tool:gcc", "the emulator compiles its instruction handlers with it")
+    return found
+
+
+@cache
+def _tuning() -> tuple[tuple[str, ...], str]:
+    """Flags for this processor, and what the compiler then says about itself and the processor."""
+    for flags in (("-march=native", "-mprefer-vector-width=512"), ("-march=native",), ("-mcpu=native",), ()):
+        command = [compiler(), *flags, "-dM", "-E", "-x", "c", "/dev/null"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return flags, done.stdout
+    raise UnsupportedError("tool:gcc", f"{compiler()} does not run: {done.stderr.strip()}")
+
+
+@cache
+def build_directory() -> Path:
+    """Where this machine's compiled handlers are kept."""
+    flags, described = _tuning()
+    digest = hashlib.sha256(" ".join((*_FLAGS, *flags)).encode() + described.encode())
+    for path in (*(_SOURCES / name for name in _HEADERS), _SOURCES / "engine.c", _NUMERICS / "numerics.h"):
+        digest.update(path.read_bytes())
+    return cache_dir() / f"emulator-{digest.hexdigest()[:16]}"
+
+
+def _compile(source: str, target: Path) -> None:
+    """Compile C text to a shared library at `target`, whole or not at all."""
+    with tempfile.TemporaryDirectory(prefix="equiv-cc-") as directory:
+        text, library = Path(directory, "source.c"), Path(directory, "library.so")
+        text.write_text(source)
+        command = [
+            compiler(),
+            *_FLAGS,
+            *_tuning()[0],
+            f"-I{_SOURCES}",
+            f"-I{_NUMERICS}",
+            str(text),
+            "-o",
+            str(library),
+            "-lm",
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise EmulatorError(f"{compiler()} failed on generated code:\n{done.stderr[-4000:]}")
+        write_atomic(target, library.read_bytes())
+
+
+@cache
+def scheduler() -> ctypes.CDLL:
+    """The library with `equiv_launch`, built if need be."""
+    path = build_directory() / "engine.so"
+    if not path.exists():
+        _compile('#include "engine.c"\n', path)
+    return ctypes.CDLL(str(path))
+
+
+class _Handlers:
+    """Addresses of the handlers loaded in this process, and the index of those on disk."""
+
+    def __init__(self) -> None:
+        self.loaded: dict[str, int] = {}
+        self.index: dict[str, Path] = {}
+        self.indexed: set[Path] = set()
+
+    def look(self) -> None:
+        """Read the name lists of chunks that appeared since; a list is written after its library."""
+        for names in build_directory().glob("handlers-*.names"):
+            if names not in self.indexed:
+                self.indexed.add(names)
+                for name in names.read_text().split():
+                    self.index.setdefault(name, names.with_suffix(".so"))
+
+    def load(self, path: Path) -> None:
+        library = ctypes.CDLL(str(path))
+        names = path.with_suffix(".names").read_text().split()
+        if hasattr(library, "equiv_tables"):
+            library.equiv_tables(*(ctypes.c_void_p(address) for address in _tables()))
+        table = (ctypes.c_void_p * len(names)).in_dll(library, "equiv_handlers")
+        for name, address in zip(names, table, strict=True):
+            self.loaded.setdefault(name, address)
+
+    def build(self, shapes: list[Shape]) -> None:
+        """Compile handlers, those that read the tables of the special functions apart from the others."""
+        users = [shape for shape in shapes if _TABLE_USERS.search(shape.source)]
+        others = [shape for shape in shapes if not _TABLE_USERS.search(shape.source)]
+        for group in (users, others):
+            for start in range(0, len(group), _CHUNK):
+                chunk = group[start : start + _CHUNK]
+                names = [shape.name for shape in chunk]
+                path = build_directory() / f"handlers-{hashlib.sha256(' '.join(names).encode()).hexdigest()[:20]}.so"
+                _compile(_chunk_source(chunk, tables=group is users), path)
+                write_atomic(path.with_suffix(".names"), " ".join(names).encode())
+
+
+_HANDLERS = _Handlers()
+
+
+def handlers(shapes: Iterable[Shape]) -> dict[str, int]:
+    """Addresses of the handlers of these shapes by their names; compiles those that no process has compiled before.
+
+    Raises:
+        UnsupportedError: gcc is needed and not there.
+        EmulatorError: gcc rejects the generated code (a fault of the instruction table).
+    """
+    wanted = {shape.name: shape for shape in shapes}
+    with _LOCK:
+        missing = [name for name in wanted if name not in _HANDLERS.loaded]
+        if missing:
+            _HANDLERS.look()
+            new = sorted(name for name in missing if name not in _HANDLERS.index)
+            if new:
+                _HANDLERS.build([wanted[name] for name in new])
+                _HANDLERS.look()
+            for path in sorted({_HANDLERS.index[name] for name in missing}):
+                _HANDLERS.load(path)
+        return {name: _HANDLERS.loaded[name] for name in wanted}
+
+
+def _chunk_source(shapes: list[Shape], *, tables: bool) -> str:
+    lines = [f'#include "{name}"' for name in _HEADERS]
+    lines += [shape.source for shape in shapes]
+    lines.append("Handler *const equiv_handlers[] = {" + ", ".join(shape.name for shape in shapes) + "};")
+    if tables:
+        lines.append(
+            "void equiv_tables(const uint32_t *rcp, const uint32_t *rsqrt, const uint32_t *root, const uint32_t *ex2)"
+            " { eq_set_tables(rcp, rsqrt, root, ex2); }"
+        )
+    return "\n".join(lines) + "\n"
+
+
+@cache
+def _tables() -> tuple[int, int, int, int]:
+    """Addresses of the measured tables of rcp, rsqrt, sqrt and ex2; the arrays live as long as the process."""
+    from equiv.rounding import special  # noqa: PLC0415  (200 MB of tables: only for kernels that use them)
+
+    arrays = tuple(special.table(name) for name in ("rcp", "rsqrt", "sqrt", "ex2"))
+    _KEPT.extend(arrays)
+    return tuple(array.ctypes.data for array in arrays)  # type: ignore[return-value]
+
+
+_KEPT: list[object] = []

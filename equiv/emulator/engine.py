@@ -1,0 +1,261 @@
+"""Runs a kernel's PTX on the CPU: `load` turns it into byte code, `launch` executes a grid of it.
+
+The engine executes what it is given: an unmarked multiply and add stay two operations; contraction is done before, on the PTX.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from equiv.emulator import backend, faults
+from equiv.emulator.decode import ByteCode, decode
+from equiv.emulator.memory import Memory, Region
+from equiv.emulator.ptx import Kernel, Module
+from equiv.errors import DeviceError, UnknownInstructionError
+
+MAX_THREADS = 1024
+MAX_SHARED = {"sm_90a": 232448, "sm_90": 232448, "sm_100a": 232448, "sm_100": 232448}
+MAX_CLUSTER = 16
+MAX_PARAM_BYTES = 32764
+DEFAULT_BUDGET = 1 << 36
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchConfig:
+    """Shape of a launch: CTAs, threads a CTA, CTAs a cluster, each (x, y, z); dynamic shared memory in bytes."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    dynamic_shared: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchStats:
+    """What a launch executed: instructions a warp, instructions a lane, seconds inside the engine."""
+
+    warp_instructions: int
+    lane_instructions: int
+    seconds: float
+
+
+_OP = np.dtype([("run", "<u8"), ("arg", "<u8"), ("guard", "<u4"), ("flip", "<u4")])
+
+
+class _Launch(ctypes.Structure):
+    """`Launch` of csrc/runtime.h."""
+
+    _fields_ = [  # noqa: RUF012
+        ("code", ctypes.c_void_p), ("regions", ctypes.c_void_p), ("region_count", ctypes.c_uint64), ("hint", ctypes.c_void_p),
+        ("window", ctypes.c_void_p), ("params", ctypes.c_void_p), ("param_size", ctypes.c_uint32),
+        ("shared_size", ctypes.c_uint32), ("local_size", ctypes.c_uint32), ("cluster_size", ctypes.c_uint32),
+        ("block", ctypes.c_uint32 * 3), ("grid", ctypes.c_uint32 * 3), ("cluster", ctypes.c_uint32 * 3),
+        ("ctas", ctypes.c_void_p), ("cluster_phase", ctypes.c_uint32), ("progress", ctypes.c_uint32),
+        ("instructions", ctypes.c_uint64), ("lane_instructions", ctypes.c_uint64), ("budget", ctypes.c_uint64),
+        ("quantum_end", ctypes.c_uint64), ("fault", faults.Fault),
+    ]  # fmt: skip
+
+
+class _Request(ctypes.Structure):
+    """`Request` of csrc/engine.c."""
+
+    _fields_ = [  # noqa: RUF012
+        ("launch", ctypes.POINTER(_Launch)), ("specials", ctypes.c_void_p), ("special_count", ctypes.c_uint32),
+        ("regs_size", ctypes.c_uint32), ("dynamic_shared", ctypes.c_uint32), ("shuffled", ctypes.c_uint32),
+        ("seed", ctypes.c_uint64), ("waiting", ctypes.POINTER(faults.Waiting)), ("waiting_capacity", ctypes.c_uint32),
+        ("waiting_count", ctypes.c_uint32),
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Program:
+    """A kernel ready to run; immutable, so threads may launch it at once.
+
+    Attributes:
+        code: array of `Op`; it and its arguments point into `keep`.
+        data: the module's global and constant variables, as regions of every launch.
+    """
+
+    kernel: Kernel
+    arch: str
+    bytecode: ByteCode
+    code: npt.NDArray[np.void]
+    specials: npt.NDArray[np.uint32]
+    data: tuple[Region, ...]
+    keep: tuple[object, ...] = field(repr=False, default=())
+
+    @property
+    def name(self) -> str:
+        return self.kernel.name
+
+    @property
+    def param_bytes(self) -> int:
+        """Size of the parameter block that `launch` wants."""
+        return max((param.offset + param.size for param in self.kernel.params), default=0)
+
+
+_MEMO: OrderedDict[tuple[int, str, str], tuple[Module, Program]] = OrderedDict()
+_MEMO_SIZE = 512
+_MEMO_LOCK = threading.Lock()
+
+
+def load(module: Module, kernel: str, arch: str) -> Program:
+    """Decode a kernel and load its handlers; the same module object is decoded once.
+
+    Args:
+        arch: `sm_90a` or `sm_100a`: what the instructions are checked against.
+
+    Raises:
+        DeviceError: no kernel of that name in the module.
+        UnknownInstructionError: it uses what the emulator does not know, or the architecture does not have.
+        UnsupportedError: handlers must be compiled and there is no gcc.
+    """
+    key = (id(module), kernel, arch)
+    with _MEMO_LOCK:
+        found = _MEMO.get(key)
+        if found is not None:
+            _MEMO.move_to_end(key)
+            return found[1]
+    if kernel not in module.kernels:
+        raise DeviceError(f"no kernel `{kernel}` in the module; it has {', '.join(module.kernels) or 'none'}")
+    program = _build(module, module.kernels[kernel], arch)
+    with _MEMO_LOCK:
+        _MEMO[key] = (module, program)  # keeps the module alive, so that its id stays its own
+        while len(_MEMO) > _MEMO_SIZE:
+            _MEMO.popitem(last=False)
+    return program
+
+
+def _build(module: Module, kernel: Kernel, arch: str) -> Program:
+    variables = [one for one in (*module.variables, *kernel.variables) if one.space in {"global", "const"}]
+    data, storage = [], []
+    for variable in variables:
+        if variable.align > 256:  # noqa: PLR2004
+            raise UnknownInstructionError(
+                f".{variable.space} {variable.name}", f"alignment {variable.align} is not supported"
+            )
+        block = np.zeros(variable.size + 512, np.uint8)
+        start = -block.ctypes.data % 256
+        block[start : start + len(variable.initial)] = np.frombuffer(variable.initial, np.uint8)
+        storage.append(block)
+        address = block.ctypes.data + start
+        data.append(Region(address, max(variable.size, 1), f"variable {variable.name}", variable.space == "global"))
+    globals_at = {variable.name: region.address for variable, region in zip(variables, data, strict=True)}
+    bytecode = decode(module, kernel, arch, globals_at)
+    addresses = backend.handlers({one.shape for one in bytecode.instructions if one.shape is not None})
+    nothing = ctypes.cast(backend.scheduler().equiv_nothing, ctypes.c_void_p).value
+    starts = np.cumsum([0, *(len(one) for one in bytecode.arguments)])
+    pool = np.array([value for one in bytecode.arguments for value in one] or [0], np.uint64)
+    code = np.zeros(len(bytecode.instructions), _OP)
+    code["run"] = [nothing if one.shape is None else addresses[one.shape.name] for one in bytecode.instructions]
+    code["arg"] = pool.ctypes.data + 8 * starts[:-1].astype(np.uint64)
+    code["guard"] = [offset for offset, _ in bytecode.guards]
+    code["flip"] = [0xFFFF_FFFF if negated else 0 for _, negated in bytecode.guards]
+    specials = np.array(bytecode.specials, np.uint32).reshape(-1, 4)
+    return Program(kernel, arch, bytecode, code, specials, tuple(data), (pool, *storage))
+
+
+def launch(
+    program: Program,
+    config: LaunchConfig,
+    params: bytes,
+    memory: Memory,
+    *,
+    budget: int | None = None,
+    seed: int | None = None,
+) -> LaunchStats:
+    """Execute a grid to its end.
+
+    Args:
+        params: the parameter block, laid out as the kernel's `.param` list says.
+        memory: what the kernel may access.
+        budget: most warp instructions it may execute, so that a kernel that loops for ever ends.
+        seed: run the warps in an order drawn from it, and switch between them at random; None: in order.
+
+    Raises:
+        DeviceError: the launch itself is not possible on the architecture.
+        IllegalAccessError: an access outside registered, shared, local or parameter memory, misaligned, or a forbidden write.
+        DeadlockError: every warp waits.
+        EmulatorError: a trap, a misused barrier, the budget is used up.
+    """
+    shared = _check(program, config, params)
+    block = np.zeros(len(params) + 512, np.uint8)
+    start = -block.ctypes.data % 256
+    block[start : start + len(params)] = np.frombuffer(params, np.uint8)
+    regions = [*memory.regions, *program.data]
+    if params:
+        regions.append(Region(block.ctypes.data + start, len(params), "kernel parameters", writable=False))
+    regions.sort(key=lambda region: region.address)
+    table = np.array([(one.address, one.end, int(one.writable)) for one in regions] or [(0, 0, 0)], np.uint64)
+    hints = np.zeros(len(program.code), np.uint32)
+    waiting = (faults.Waiting * faults.WAITING_SHOWN)()
+    state = _Launch(
+        code=program.code.ctypes.data, regions=table.ctypes.data, region_count=len(regions), hint=hints.ctypes.data,
+        params=block.ctypes.data + start, param_size=len(params), shared_size=shared,
+        local_size=program.bytecode.local_size, cluster_size=int(np.prod(config.cluster)), block=config.block,
+        grid=config.grid, cluster=config.cluster, budget=DEFAULT_BUDGET if budget is None else budget,
+    )  # fmt: skip
+    request = _Request(
+        launch=ctypes.pointer(state), specials=program.specials.ctypes.data, special_count=len(program.specials),
+        regs_size=program.bytecode.registers_size, dynamic_shared=config.dynamic_shared, shuffled=int(seed is not None),
+        seed=(seed or 0) & 0xFFFF_FFFF_FFFF_FFFF, waiting=waiting, waiting_capacity=faults.WAITING_SHOWN,
+    )  # fmt: skip
+    run = backend.scheduler().equiv_launch
+    began = time.perf_counter()
+    result = run(ctypes.byref(request))
+    seconds = time.perf_counter() - began
+    if result < 0:
+        raise DeviceError(f"{program.name}: no host memory for {config}")
+    if result:
+        raise faults.describe(program.kernel, config.grid, tuple(regions), state.fault, list(waiting[: request.waiting_count]),
+                              shared, request.waiting_count)  # fmt: skip
+    return LaunchStats(state.instructions, state.lane_instructions, seconds)
+
+
+def _check(program: Program, config: LaunchConfig, params: bytes) -> int:
+    """Shared memory of a CTA in bytes.
+
+    Raises:
+        DeviceError: a limit of the architecture or a directive of the kernel is not respected.
+    """
+    name, directives = program.name, program.kernel.directives
+    for what, sizes in (("grid", config.grid), ("block", config.block), ("cluster", config.cluster)):
+        if len(sizes) != 3 or min(sizes) < 1:  # noqa: PLR2004
+            raise DeviceError(f"{name}: {what} {sizes} must be three positive numbers")
+    threads = int(np.prod(config.block))
+    if threads > MAX_THREADS or config.block[2] > 64:  # noqa: PLR2004
+        raise DeviceError(f"{name}: block {config.block} has {threads} threads; at most {MAX_THREADS}, and 64 in z")
+    if config.grid[0] >= 1 << 31 or max(config.grid[1:]) > 65535:  # noqa: PLR2004
+        raise DeviceError(f"{name}: grid {config.grid} is beyond (2^31 - 1, 65535, 65535)")
+    required = directives.get("reqntid")
+    if required is not None and (*required, 1, 1)[:3] != tuple(config.block):
+        raise DeviceError(f"{name}: block {config.block}, but the kernel requires {required} (.reqntid)")
+    allowed = directives.get("maxntid")
+    if allowed is not None and threads > int(np.prod(allowed)):
+        raise DeviceError(f"{name}: block {config.block} has {threads} threads; the kernel allows {allowed} (.maxntid)")
+    required = directives.get("reqnctapercluster")
+    if required is not None and (*required, 1, 1)[:3] != tuple(config.cluster):
+        raise DeviceError(f"{name}: cluster {config.cluster}, but the kernel requires {required} (.reqnctapercluster)")
+    if int(np.prod(config.cluster)) > MAX_CLUSTER:
+        raise DeviceError(f"{name}: cluster {config.cluster} has more than {MAX_CLUSTER} CTAs")
+    if any(grid % cluster for grid, cluster in zip(config.grid, config.cluster, strict=True)):
+        raise DeviceError(f"{name}: grid {config.grid} is not a multiple of cluster {config.cluster}")
+    if len(params) != program.param_bytes:
+        raise DeviceError(f"{name}: {len(params)} parameter bytes given, the kernel has {program.param_bytes}")
+    if len(params) > MAX_PARAM_BYTES:
+        raise DeviceError(f"{name}: {len(params)} parameter bytes; at most {MAX_PARAM_BYTES}")
+    if config.dynamic_shared < 0:
+        raise DeviceError(f"{name}: {config.dynamic_shared} bytes of dynamic shared memory")
+    shared = program.bytecode.dynamic_at + config.dynamic_shared
+    if shared > MAX_SHARED[program.arch]:
+        raise DeviceError(
+            f"{name}: {shared} bytes of shared memory a CTA; {program.arch} has {MAX_SHARED[program.arch]}"
+        )
+    return shared

@@ -1,0 +1,109 @@
+"""What went wrong in a launch, as an error that names kernel, line, CTA, warp, lane and address."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+from equiv.emulator.memory import Region, nearest
+from equiv.emulator.ptx import Kernel
+from equiv.errors import DeadlockError, EmulatorError, IllegalAccessError
+
+WAITING_SHOWN = 64
+
+
+class Fault(ctypes.Structure):
+    """`Fault` of csrc/runtime.h."""
+
+    _fields_ = [  # noqa: RUF012
+        ("kind", ctypes.c_uint32), ("pc", ctypes.c_uint32), ("lane", ctypes.c_uint32), ("size", ctypes.c_uint32),
+        ("address", ctypes.c_uint64), ("cta", ctypes.c_uint32), ("warp", ctypes.c_uint32), ("mask", ctypes.c_uint32),
+        ("detail", ctypes.c_uint32),
+    ]  # fmt: skip
+
+
+class Waiting(ctypes.Structure):
+    """`Waiting` of csrc/engine.c: one fragment of a warp that waits."""
+
+    _fields_ = [  # noqa: RUF012
+        ("cta", ctypes.c_uint32), ("warp", ctypes.c_uint32), ("pc", ctypes.c_uint32), ("mask", ctypes.c_uint32),
+        ("wait", ctypes.c_uint32), ("id", ctypes.c_uint32), ("need", ctypes.c_uint32), ("arrived", ctypes.c_uint32),
+    ]  # fmt: skip
+
+
+# FaultKind of csrc/runtime.h.
+(_, OUT_OF_BOUNDS, MISALIGNED, READ_ONLY, SHARED_BOUNDS, LOCAL_BOUNDS, PARAM_BOUNDS, TRAP, BARRIER, COLLECTIVE, BUDGET, DEADLOCK,
+ MBARRIER, VALUE) = range(14)  # fmt: skip
+_BARRIER, _LANES, _WARP_SYNC, _CLUSTER, _MBARRIER = range(1, 6)
+_SPACES = ("global", "global", "shared", "local", "parameter")
+_BARRIER_PROBLEMS = (
+    "barrier {0} does not exist (0 to 15)",
+    "barrier {0} with {1} threads: not a multiple of 32, or more than the CTA has",
+    "barrier {0} with {1} threads, while others wait there with another number",
+    "a thread arrives at the cluster barrier again before the phase is over",
+)
+_VALUE_PROBLEMS = ("a copy of {0} bytes: cp.async copies 4, 8 or 16", "branch index {0} is beyond the target list")
+
+
+def describe(
+    kernel: Kernel,
+    grid: tuple[int, int, int],
+    regions: tuple[Region, ...],
+    fault: Fault,
+    waiting: list[Waiting],
+    shared_size: int,
+    waiting_count: int,
+) -> EmulatorError:
+    """The error for a fault that the C engine reported."""
+    if fault.kind == DEADLOCK:
+        return DeadlockError(_deadlock(kernel, grid, waiting, waiting_count))
+    where = f"{kernel.name}: {_at(kernel, fault.pc)}, {_cta(fault.cta, grid)} warp {fault.warp} lane {fault.lane}"
+    access = f"{'write' if fault.detail == 1 else 'read'} of {fault.size} bytes at {fault.address:#x}"
+    offset = (fault.address & 0xFF_FFFF) - 0x400
+    texts: dict[int, Callable[[], str]] = {
+        OUT_OF_BOUNDS: lambda: f"{access}, {nearest(regions, fault.address, fault.size)}",
+        MISALIGNED: lambda: f"{_SPACES[fault.detail]} address {fault.address:#x} is not a multiple of {fault.size}",
+        READ_ONLY: lambda: f"{access}, {nearest(regions, fault.address, fault.size)}",
+        SHARED_BOUNDS: lambda: (
+            f"{fault.size} bytes at shared address {fault.address:#x} (CTA rank {fault.address >> 24}, offset {offset});"
+            f" the CTA has {shared_size} bytes"
+        ),
+        LOCAL_BOUNDS: lambda: f"{fault.size} bytes at offset {fault.address} are outside local memory",
+        PARAM_BOUNDS: lambda: f"{fault.size} bytes at offset {fault.address} are outside the kernel's parameters",
+        TRAP: lambda: "the kernel trapped",
+        BARRIER: lambda: _BARRIER_PROBLEMS[fault.detail].format(fault.address, fault.size),
+        BUDGET: lambda: f"still running after {fault.address} warp instructions, the budget of this launch",
+        VALUE: lambda: _VALUE_PROBLEMS[fault.detail].format(fault.address),
+    }
+    kind = IllegalAccessError if OUT_OF_BOUNDS <= fault.kind <= PARAM_BOUNDS else EmulatorError
+    return kind(f"{where}: {texts[fault.kind]()}")
+
+
+def _at(kernel: Kernel, pc: int) -> str:
+    """An instruction by its PTX line and, if known, the line of the kernel's source."""
+    if pc >= len(kernel.instructions):
+        return "end of the kernel"
+    instruction = kernel.instructions[pc]
+    source = "" if instruction.source is None else f" ({instruction.source[0]}:{instruction.source[1]})"
+    return f"PTX line {instruction.line} `{instruction.opcode}`{source}"
+
+
+def _cta(linear: int, grid: tuple[int, int, int]) -> str:
+    return f"CTA ({linear % grid[0]}, {linear // grid[0] % grid[1]}, {linear // grid[0] // grid[1]})"
+
+
+def _deadlock(kernel: Kernel, grid: tuple[int, int, int], waiting: list[Waiting], count: int) -> str:
+    lines = []
+    for one in waiting[:WAITING_SHOWN]:
+        # A barrier is behind the instruction at which its lanes resume.
+        pc = one.pc if one.wait in {_LANES, _MBARRIER} else one.pc - 1
+        what = {
+            _BARRIER: f"at barrier {one.id} for {one.need} threads, {one.arrived} have arrived",
+            _LANES: f"for lanes {one.need & ~one.mask:#010x} to execute it with them",
+            _WARP_SYNC: f"for lanes {one.need & ~one.mask:#010x} to reach bar.warp.sync",
+            _CLUSTER: f"for phase {one.need} of the cluster barrier",
+            _MBARRIER: f"on the mbarrier at shared address {one.id:#x}",
+        }[one.wait]
+        lines.append(f"  {_cta(one.cta, grid)} warp {one.warp} lanes {one.mask:#010x} wait {what}: {_at(kernel, pc)}")
+    more = [f"  and {count - WAITING_SHOWN} more"] if count > WAITING_SHOWN else []
+    return "\n".join([f"{kernel.name}: deadlock, every warp waits", *lines, *more])

@@ -1,0 +1,15 @@
+"""The instruction table: every PTX instruction the emulator knows, by subject. See `table` for the form of an entry."""
+
+from equiv.emulator.isa import control, convert, floating, integer, memory, warp
+from equiv.emulator.isa.table import Table
+
+TABLE = Table(
+    (
+        *integer.ENTRIES,
+        *floating.ENTRIES,
+        *convert.ENTRIES,
+        *memory.ENTRIES,
+        *warp.ENTRIES,
+        *control.ENTRIES,
+    )
+)

@@ -1,0 +1,235 @@
+"""Loads, stores, atomics, asynchronous copies, address arithmetic, and the hints and fences without effect on values.
+
+Copies and atomics happen at once, which is one legal order; so fences and waits have nothing to do.
+"""
+
+from __future__ import annotations
+
+from equiv.emulator.isa.table import TYPE_BITS, Entry, Mods, c_type
+
+_SEM = "sem?=weak|relaxed|acquire|release|volatile|mmio scope?=cta|cluster|gpu|sys"
+_L1 = "l1?=L1::evict_normal|L1::evict_unchanged|L1::evict_first|L1::evict_last|L1::no_allocate"
+_L2 = "l2?=L2::evict_normal|L2::evict_first|L2::evict_last"
+_PREFETCH = "size?=L2::64B|L2::128B|L2::256B"
+_TYPES = "b8|u8|s8|b16|u16|s16|b32|u32|s32|f32|b64|u64|s64|f64"
+_SHARED = "shared|shared::cta|shared::cluster"
+_HINTS = ("sem", "scope", "cop", "nc", "l1", "l2", "hint", "size")
+
+
+def check(space: str, name: str, size: int, align: int, *, write: bool) -> str:
+    """C that checks the addresses in `name` and turns them into host addresses; leaves the handler on a violation."""
+    last = int(write)
+    call = {
+        "global": f"global_check(w, o, m, &{name}, {size}, {align}, {last})",
+        "const": f"global_check(w, o, m, &{name}, {size}, {align}, {last})",
+        "": f"generic_check(w, o, m, &{name}, {size}, {align}, {last})",
+        "shared": f"shared_check(w, o, m, &{name}, {size}, {align}, 0)",
+        "shared::cta": f"shared_check(w, o, m, &{name}, {size}, {align}, 0)",
+        "shared::cluster": f"shared_check(w, o, m, &{name}, {size}, {align}, 1)",
+        "local": f"local_check(w, o, m, &{name}, {size}, {align})",
+        "param": f"param_check(w, o, m, &{name}, {size}, {align})",
+        "param::entry": f"param_check(w, o, m, &{name}, {size}, {align})",
+    }[space]
+    return f"if ({call}) return FAULT;"
+
+
+def _names(stem: str, mods: Mods) -> list[str]:
+    return [f"{stem}{i}" for i in range(int(mods["vec"][1:]))] if mods.get("vec") else [stem]
+
+
+def _load(mods: Mods) -> str:
+    names, lane = _names("d", mods), c_type(mods["type"])
+    size = TYPE_BITS[mods["type"]] // 8
+    total = size * len(names)
+    lines = [check(mods["space"], "a", total, total, write=False)]
+    if mods["a@"] == "uniform" and mods["space"].startswith("param"):
+        lines.append(f"const {lane} *p = (const {lane} *)a.at[0];")
+        lines += [
+            f"{{ const {lane} v = p[{i}]; LANES(l) {name}_[l] = HAS(l) ? v : {name}_[l]; }}"
+            for i, name in enumerate(names)
+        ]
+        return "\n".join(lines)
+    lines.append(f"LANES(l) {{ {lane} v[{len(names)}]; memcpy(v, (const void *)a.at[l], {total});")
+    lines += [f"{name}_[l] = HAS(l) ? v[{i}] : {name}_[l];" for i, name in enumerate(names)]
+    return "\n".join([*lines, "}"])
+
+
+def _store(mods: Mods) -> str:
+    names, lane = _names("b", mods), c_type(mods["type"])
+    total = TYPE_BITS[mods["type"]] // 8 * len(names)
+    values = ", ".join(f"({lane}){name}_[l]" for name in names)
+    return (
+        check(mods["space"], "a", total, total, write=True)
+        + f"\nLANES(l) if (HAS(l)) {{ const {lane} v[] = {{{values}}}; memcpy((void *)a.at[l], v, {total}); }}"
+    )
+
+
+def _atomic(mods: Mods) -> str:
+    """Lanes in ascending order; each sees the one before."""
+    kind, operation = mods["type"], mods["op"]
+    lane = c_type(kind)
+    size = TYPE_BITS[kind] // 8
+    flush = "_ftz" if mods["space"] in {"global", ""} else ""  # on shared memory subnormals are kept
+    value = {
+        "add": {"f32": f"eq_add_rn{flush}(x, b)", "f16x2": "f16_add(x & 0xffff, b & 0xffff) | f16_add(x >> 16, b >> 16) << 16",
+                "bf16x2": "bf16_add(x & 0xffff, b & 0xffff) | bf16_add(x >> 16, b >> 16) << 16"}.get(kind, "x + b"),
+        "min": "b < x ? b : x", "max": "b > x ? b : x", "and": "x & b", "or": "x | b", "xor": "x ^ b", "exch": "b",
+        "cas": "x == b ? c : x", "inc": "x >= b ? 0 : x + 1", "dec": "x == 0 || x > b ? b : x - 1",
+    }[operation]  # fmt: skip
+    third = f"const {lane} c = ({lane})c_[l];" if operation == "cas" else ""
+    result = "d_[l] = x;" if mods["result"] else ""
+    return (
+        check(mods["space"], "a", size, size, write=True)
+        + f"\nLANES(l) if (HAS(l)) {{ {lane} x; memcpy(&x, (const void *)a.at[l], {size}); const {lane} b = ({lane})b_[l]; {third}"
+        f" const {lane} y = ({lane})({value}); memcpy((void *)a.at[l], &y, {size}); {result} }}"
+    )
+
+
+def _with_result(result: str) -> object:
+    return lambda mods: _atomic({**mods, "result": result})
+
+
+def _copy(mods: Mods) -> str:
+    """cp.async: `e` bytes, of which the first `n` are read and the rest are zero."""
+    part = "b_[l]" if mods["part"] == "bytes" else "(b_ >> l & 1 ? 0 : e)" if mods["part"] == "ignore" else "e"
+    return (
+        "if (e != 4 && e != 8 && e != 16) return fault(w, o, FAULT_VALUE, 0, e, 0, 0);\n"
+        "uint32_t full = 0, n_[32];\n"
+        f"LANES(l) {{ const uint64_t n = {part}; n_[l] = (uint32_t)(n < e ? n : e); full |= (uint32_t)(n_[l] != 0) << l; }}\n"
+        "Addresses from = s; full &= m;\n"
+        "if (shared_check(w, o, m, &a, (uint32_t)e, (uint32_t)e, 0)) return FAULT;\n"
+        "LANES(l) if (full >> l & 1) { if (from.at[l] & (e - 1)) return fault(w, o, FAULT_MISALIGNED, (uint32_t)l, from.at[l], (uint32_t)e, 0);"
+        " if (check_span(w, o, (uint32_t)l, from.at[l], n_[l], 0)) return FAULT; }\n"
+        "LANES(l) if (HAS(l)) { uint8_t v[16] = {0}; if (n_[l]) memcpy(v, (const void *)from.at[l], n_[l]);"
+        " memcpy((void *)a.at[l], v, e); }"
+    )
+
+
+def _copies() -> tuple[Entry, ...]:
+    entries = []
+    for operands, part in (("", ""), (" b:b32", "bytes"), (" b:pred", "ignore")):
+        for hint, policy in (("", ""), ("hint=L2::cache_hint", " -h:b64")):
+            entries.append(
+                Entry(
+                    f"cp async cop=ca|cg space=shared|shared::cta global {hint} {_PREFETCH}",
+                    f"[a]:shared [s]:global e:imm{operands}{policy}",
+                    lambda mods, part=part: _copy({**mods, "part": part}),
+                    "warp",
+                    hints=("cop", "hint", "size"),
+                )
+            )
+    return tuple(entries)
+
+
+def _access(
+    base: str, space: str, extra: str, operands: str, body: object, vectors: str, types: str, arch: int = 0
+) -> list[Entry]:
+    """A load or store, with and without a cache policy."""
+    pattern = f"{base} {_SEM} {space} {extra} {_L1} {_L2} {{}} {_PREFETCH} {vectors} type={types}"
+    return [
+        Entry(pattern.format(""), operands, body, "warp", hints=_HINTS, arch=arch),
+        Entry(pattern.format("hint=L2::cache_hint"), f"{operands} -h:b64", body, "warp", hints=_HINTS, arch=arch),
+    ]
+
+
+_SPACES = f"space?=global|{_SHARED}|local|const|param|param::entry"
+_STORE_SPACES = f"space?=global|{_SHARED}|local"
+_ATOMIC = f"sem?=relaxed|acquire|release|acq_rel scope?=cta|cluster|gpu|sys space?=global|{_SHARED}"
+_INTEGER_OPERATIONS = {
+    "add": "u32|s32|u64", "min": "u32|s32|u64|s64", "max": "u32|s32|u64|s64", "and": "b32|b64", "or": "b32|b64",
+    "xor": "b32|b64", "exch": "b32|b64", "inc": "u32", "dec": "u32",
+}  # fmt: skip
+
+
+def _atomics() -> tuple[Entry, ...]:
+    hints = ("sem", "scope", "noftz")
+    entries = []
+    for operation, types in _INTEGER_OPERATIONS.items():
+        entries.append(
+            Entry(
+                f"atom {_ATOMIC} op={operation} type={types}",
+                "d=type [a]:space b:type",
+                _with_result("yes"),
+                "warp",
+                hints=hints,
+            )
+        )
+        if operation != "exch":
+            entries.append(
+                Entry(
+                    f"red {_ATOMIC} op={operation} type={types}",
+                    "[a]:space b:type",
+                    _with_result(""),
+                    "warp",
+                    hints=hints,
+                )
+            )
+    for pattern, types in (("op=add", "f32"), ("op=add noftz", "f16x2|bf16x2")):
+        entries.append(
+            Entry(
+                f"atom {_ATOMIC} {pattern} type={types}",
+                "d=type [a]:space b:type",
+                _with_result("yes"),
+                "warp",
+                hints=hints,
+            )
+        )
+        entries.append(
+            Entry(f"red {_ATOMIC} {pattern} type={types}", "[a]:space b:type", _with_result(""), "warp", hints=hints)
+        )
+    entries.append(
+        Entry(
+            f"atom {_ATOMIC} op=cas type=b32|b64",
+            "d=type [a]:space b:type c:type",
+            _with_result("yes"),
+            "warp",
+            hints=hints,
+        )
+    )
+    return tuple(entries)
+
+
+ENTRIES = (
+    *_access("ld", _SPACES, "cop?=ca|cg|cs|lu|cv nc?", "d=type*vec~ [a]:space", _load, "vec?=v2|v4", _TYPES),
+    *_access("ld", "space=global", "nc?", "d=type*vec~ [a]:space", _load, "vec=v8", "b32|u32|s32|f32", 100),
+    *_access("ld", "space=global", "nc?", "d=type*vec~ [a]:space", _load, "vec=v4", "b64|u64|s64|f64", 100),
+    *_access("st", _STORE_SPACES, "cop?=wb|cg|cs|wt", "[a]:space b:type*vec~", _store, "vec?=v2|v4", _TYPES),
+    *_access("st", "space=global", "", "[a]:space b:type*vec~", _store, "vec=v8", "b32|u32|s32|f32", 100),
+    *_atomics(),
+    *_copies(),
+    Entry("cp async commit_group", "", kind="none"),
+    Entry("cp async wait_group", "i:imm", kind="none"),
+    Entry("cp async wait_all", "", kind="none"),
+    Entry("cvta to space=global|const type=u64", "d=u64 a:u64", "d = a;"),
+    Entry("cvta space=global|const type=u64", "d=u64 a:u64", "d = a;"),
+    Entry("cvta space=param type=u64", "d=u64 a:u64", "d = a + (uint64_t)(uintptr_t)w->launch->params;"),
+    Entry("cvta to space=param type=u64", "d=u64 a:u64", "d = a - (uint64_t)(uintptr_t)w->launch->params;"),
+    Entry(f"cvta space={_SHARED} type=u64", "d=u64 a:u64", "d = a | GENERIC_SHARED;"),
+    Entry(f"cvta to space={_SHARED}|local type=u64", "d=u64 a:u64", "d = a & 0xffffffffu;"),
+    Entry("cvta space=local type=u64", "d=u64 a:u64", "d = a | GENERIC_LOCAL;"),
+    Entry("isspacep space=shared|shared::cta|shared::cluster", "p=pred a:u64", "p = a >> 32 == GENERIC_SHARED >> 32;"),
+    Entry("isspacep space=local", "p=pred a:u64", "p = a >> 32 == GENERIC_LOCAL >> 32;"),
+    Entry("isspacep space=global", "p=pred a:u64", "p = a >> 56 == 0;"),
+    Entry("mapa space=shared::cluster type=u32", "d=u32 a:u32 b:u32", "d = (a & 0xffffffu) | b << 24;"),
+    Entry("mapa space=shared::cluster type=u64", "d=u64 a:u64 b:u32", "d = (a & 0xffffffu) | (uint64_t)b << 24;"),
+    Entry("mapa type=u64", "d=u64 a:u64 b:u32", "d = GENERIC_SHARED | (a & 0xffffffu) | (uint64_t)b << 24;"),
+    Entry("getctarank space=shared::cluster type=u32", "d=u32 a:u32", "d = a >> 24;"),
+    Entry("getctarank type=u64", "d=u32 a:u64", "d = (uint32_t)a >> 24;"),
+    Entry("fence sem?=sc|acq_rel|acquire|release scope=cta|cluster|gpu|sys", "", kind="none"),
+    Entry("fence sem=acquire|release sync_restrict::shared::cta::cluster", "", kind="none"),
+    Entry("fence mbarrier_init release cluster", "", kind="none"),
+    Entry("fence proxy kind=alias|async|async::generic", "", kind="none"),
+    Entry("fence proxy async space=global|shared::cta|shared::cluster", "", kind="none"),
+    Entry("fence proxy tensormap::generic release scope=cta|cluster|gpu|sys", "", kind="none"),
+    Entry("fence proxy tensormap::generic acquire scope=cta|cluster|gpu|sys", "[a]: i:imm", kind="none"),
+    Entry("membar level=cta|gl|sys", "", kind="none"),
+    Entry("prefetch space?=global|local level=L1|L2|L2::evict_last|L2::evict_normal", "[a]:space", kind="none"),
+    Entry("prefetch space?=const|param tensormap", "[a]:space", kind="none"),
+    Entry("prefetchu L1", "[a]:", kind="none"),
+    Entry("discard space?=global level=L2", "[a]:space i:imm", kind="none"),
+    Entry("applypriority space?=global level=L2::evict_normal", "[a]:space i:imm", kind="none"),
+    Entry("createpolicy fractional first=L2::evict_last|L2::evict_normal|L2::evict_first|L2::evict_unchanged"
+          " second?=L2::evict_first|L2::evict_unchanged type=b64", "d=b64 -f:f32?", "d = 0;", hints=("first", "second"),
+          note="a policy has no effect on values"),
+    Entry("griddepcontrol what=wait|launch_dependents", "", kind="none", note="grids run in order"),
+)  # fmt: skip
