@@ -26,6 +26,8 @@ _NUMERICS = Path(__file__).parents[1] / "rounding" / "csrc"
 _HEADERS = ("runtime.h", "memory.h", "sync.h", "half.h")
 _FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing", "-fno-math-errno",
           "-fno-trapping-math", "-w")  # fmt: skip
+INCLUDES = (_SOURCES, _NUMERICS)
+WARNINGS_OFF = ("-Wno-unused-function", "-Wno-unused-variable", "-Wno-unused-parameter", "-Wno-sign-compare")
 _TABLE_USERS = re.compile(r"\beq_(?:ex2|rcp|rsqrt|sqrt|div_full|div_approx)(?:_ftz)?\(")
 _CHUNK = 200
 _LOCK = threading.Lock()
@@ -130,7 +132,7 @@ class _Handlers:
                 chunk = group[start : start + _CHUNK]
                 names = [shape.name for shape in chunk]
                 path = build_directory() / f"handlers-{hashlib.sha256(' '.join(names).encode()).hexdigest()[:20]}.so"
-                _compile(_chunk_source(chunk, tables=group is users), path)
+                _compile(chunk_source(chunk, tables=group is users), path)
                 write_atomic(path.with_suffix(".names"), " ".join(names).encode())
 
 
@@ -158,7 +160,8 @@ def handlers(shapes: Iterable[Shape]) -> dict[str, int]:
         return {name: _HANDLERS.loaded[name] for name in wanted}
 
 
-def _chunk_source(shapes: list[Shape], *, tables: bool) -> str:
+def chunk_source(shapes: list[Shape], *, tables: bool) -> str:
+    """C text of one chunk: the handlers, their addresses in order, and a setter for the special functions' tables."""
     lines = [f'#include "{name}"' for name in _HEADERS]
     lines += [shape.source for shape in shapes]
     lines.append("Handler *const equiv_handlers[] = {" + ", ".join(shape.name for shape in shapes) + "};")

@@ -120,7 +120,7 @@ def _compare(mods: Mods) -> str:
 
 def _setp(mods: Mods) -> str:
     combine = {"": "", "and": " & c", "or": " | c", "xor": " ^ c"}[mods.get("bool", "")]
-    return f"{{ const uint32_t r = {_compare(mods)}; p = r{combine}; q = !r{combine}; }}"
+    return f"{{ const uint32_t r = {_compare(mods)}; p = r{combine}; q = (r ^ 1){combine}; }}"
 
 
 def _set(mods: Mods) -> str:

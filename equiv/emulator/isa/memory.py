@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from equiv.emulator.isa.table import TYPE_BITS, Entry, Mods, c_type
 
-_SEM = "sem?=weak|relaxed|acquire|release|volatile|mmio scope?=cta|cluster|gpu|sys"
+_SEM = {"ld": "weak|relaxed|acquire|volatile|mmio", "st": "weak|relaxed|release|volatile|mmio"}
+_SCOPE = "scope?=cta|cluster|gpu|sys"
 _L1 = "l1?=L1::evict_normal|L1::evict_unchanged|L1::evict_first|L1::evict_last|L1::no_allocate"
 _L2 = "l2?=L2::evict_normal|L2::evict_first|L2::evict_last"
 _PREFETCH = "size?=L2::64B|L2::128B|L2::256B"
-_TYPES = "b8|u8|s8|b16|u16|s16|b32|u32|s32|f32|b64|u64|s64|f64"
+_NARROW = "b8|u8|s8|b16|u16|s16|b32|u32|s32|f32"
+_WIDE = "b64|u64|s64|f64"
 _SHARED = "shared|shared::cta|shared::cluster"
 _HINTS = ("sem", "scope", "cop", "nc", "l1", "l2", "hint", "size")
 
@@ -125,7 +127,7 @@ def _access(
     base: str, space: str, extra: str, operands: str, body: object, vectors: str, types: str, arch: int = 0
 ) -> list[Entry]:
     """A load or store, with and without a cache policy."""
-    pattern = f"{base} {_SEM} {space} {extra} {_L1} {_L2} {{}} {_PREFETCH} {vectors} type={types}"
+    pattern = f"{base} sem?={_SEM[base]} {_SCOPE} {space} {extra} {_L1} {_L2} {{}} {_PREFETCH} {vectors} type={types}"
     return [
         Entry(pattern.format(""), operands, body, "warp", hints=_HINTS, arch=arch),
         Entry(pattern.format("hint=L2::cache_hint"), f"{operands} -h:b64", body, "warp", hints=_HINTS, arch=arch),
@@ -134,6 +136,8 @@ def _access(
 
 _SPACES = f"space?=global|{_SHARED}|local|const|param|param::entry"
 _STORE_SPACES = f"space?=global|{_SHARED}|local"
+_LOAD = "d=type*vec~ [a]:space"
+_STORE = "[a]:space b:type*vec~"
 _ATOMIC = f"sem?=relaxed|acquire|release|acq_rel scope?=cta|cluster|gpu|sys space?=global|{_SHARED}"
 _INTEGER_OPERATIONS = {
     "add": "u32|s32|u64", "min": "u32|s32|u64|s64", "max": "u32|s32|u64|s64", "and": "b32|b64", "or": "b32|b64",
@@ -190,11 +194,14 @@ def _atomics() -> tuple[Entry, ...]:
 
 
 ENTRIES = (
-    *_access("ld", _SPACES, "cop?=ca|cg|cs|lu|cv nc?", "d=type*vec~ [a]:space", _load, "vec?=v2|v4", _TYPES),
-    *_access("ld", "space=global", "nc?", "d=type*vec~ [a]:space", _load, "vec=v8", "b32|u32|s32|f32", 100),
-    *_access("ld", "space=global", "nc?", "d=type*vec~ [a]:space", _load, "vec=v4", "b64|u64|s64|f64", 100),
-    *_access("st", _STORE_SPACES, "cop?=wb|cg|cs|wt", "[a]:space b:type*vec~", _store, "vec?=v2|v4", _TYPES),
-    *_access("st", "space=global", "", "[a]:space b:type*vec~", _store, "vec=v8", "b32|u32|s32|f32", 100),
+    *_access("ld", _SPACES, "cop?=ca|cg|cs|lu|cv nc?", _LOAD, _load, "vec?=v2|v4", _NARROW),
+    *_access("ld", _SPACES, "cop?=ca|cg|cs|lu|cv nc?", _LOAD, _load, "vec?=v2", _WIDE),
+    *_access("ld", "space=global", "nc?", _LOAD, _load, "vec=v8", "b32|u32|s32|f32", 100),
+    *_access("ld", "space=global", "nc?", _LOAD, _load, "vec=v4", _WIDE, 100),
+    *_access("st", _STORE_SPACES, "cop?=wb|cg|cs|wt", _STORE, _store, "vec?=v2|v4", _NARROW),
+    *_access("st", _STORE_SPACES, "cop?=wb|cg|cs|wt", _STORE, _store, "vec?=v2", _WIDE),
+    *_access("st", "space=global", "", _STORE, _store, "vec=v8", "b32|u32|s32|f32", 100),
+    *_access("st", "space=global", "", _STORE, _store, "vec=v4", _WIDE, 100),
     *_atomics(),
     *_copies(),
     Entry("cp async commit_group", "", kind="none"),

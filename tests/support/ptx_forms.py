@@ -1,0 +1,50 @@
+"""Makes instructions out of table entries: every spelling, with register operands."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from equiv.emulator.isa.table import TYPE_BITS, Entry, OperandSpec
+from equiv.emulator.ptx import Address, Immediate, Instruction, Kernel, Operand, Pair, Register, Symbol, Vector
+
+TYPES = ("pred", "b8", "b16", "b32", "b64")
+REGISTERS = {f"%{kind}_{number}": kind for kind in TYPES for number in range(20)}
+
+
+def kernel() -> Kernel:
+    """A kernel with registers of every width, a label and a branch table."""
+    return Kernel("k", (), (), {"here": 0}, REGISTERS, (), {}, {"list": ("here", "here")})
+
+
+def instructions(entry: Entry) -> Iterator[Instruction]:
+    """Every spelling of an entry (hints: the first only), its operands in registers."""
+    choices = []
+    for group in entry.groups:
+        spellings = group.choices + (("",) if group.optional else ())
+        choices.append(spellings[-1:] if group.name in entry.hints else spellings)
+    for spelling in itertools.product(*choices):
+        mods = {group.name: word for group, word in zip(entry.groups, spelling, strict=True)}
+        opcode = ".".join([entry.base, *(word for word in spelling if word)])
+        numbers = itertools.count()
+        yield Instruction(opcode, tuple(_operand(entry, spec, mods, numbers) for spec in entry.specs))
+
+
+def _operand(entry: Entry, spec: OperandSpec, mods: dict[str, str], numbers: Iterator[int]) -> Operand:
+    kind = entry.resolve(spec.type, mods)
+    if spec.kind == "address":
+        return Address(Register(f"%b64_{next(numbers)}"), 16)
+    if spec.kind == "imm":
+        return Immediate(4, "int")
+    if spec.kind in {"label", "table"}:
+        return Symbol("here" if spec.kind == "label" else "list")
+    length = entry.resolve(spec.length, mods)
+    if length:
+        return Vector(tuple(_register(kind, numbers) for _ in range(int(length.removeprefix("v")))))
+    first = _register(kind, numbers)
+    return Pair(first, _register("pred", numbers)) if spec.second else first
+
+
+def _register(kind: str, numbers: Iterator[int]) -> Register:
+    bits = TYPE_BITS[kind]
+    return Register(f"%{'pred' if bits == 1 else f'b{bits}'}_{next(numbers)}")
