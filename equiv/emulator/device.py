@@ -13,13 +13,13 @@ import gc
 import struct
 import sys
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from equiv.emulator import contraction, cute_runtime, engine, ptx_parser, triton_driver, vouch
+from equiv.emulator import contraction, cute_runtime, engine, ptx_parser, triton_driver
 from equiv.emulator.capture import Recorder
-from equiv.emulator.launch import LIMIT_SHARED, Launch, LaunchCount, problem
+from equiv.emulator.launch import LIMIT_SHARED, Launch, LaunchCount
 from equiv.emulator.memory import Memory, Region
 from equiv.emulator.record import Pointer
 from equiv.emulator.store import Image, shared_store
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from equiv.emulator.cute_shim import RawLaunch
-    from equiv.emulator.ptx import Kernel, Param
+    from equiv.emulator.ptx import Module, Param
+    from equiv.emulator.vouch import Vouch
 
 CAPABILITIES = {"sm_90a": (9, 0), "sm_100a": (10, 0)}
 
@@ -67,12 +68,8 @@ class _Prepared:
     """A kernel that is ready to run."""
 
     image: Image
-    kernel: Kernel
+    module: Module
     program: engine.Program
-
-    @property
-    def static_shared(self) -> int:
-        return sum(one.size for one in self.kernel.variables if one.space == "shared")
 
 
 class EmulatedDevice:
@@ -81,7 +78,6 @@ class EmulatedDevice:
     Attributes:
         current: the devices whose blocks this process is in, innermost last.
         launches: what ran since the outermost `active` block began.
-        vouches: image digest -> whether the emulated arithmetic is the assembler's (`equiv.emulator.vouch`).
     """
 
     kind = "emulated"
@@ -95,7 +91,6 @@ class EmulatedDevice:
         self.device_attributes: Mapping[int, int] = device_attributes(arch)
         self.memory = Memory()
         self.launches: list[LaunchCount] = []
-        self.vouches: dict[str, vouch.Vouch] = {}
         self._registered: dict[str, Region] = {}
         self._recorders: list[Recorder] = []
 
@@ -139,24 +134,38 @@ class EmulatedDevice:
             raise DeviceError(f"{self.name}: a buffer named {name!r} is registered already")
         address, nbytes = what if isinstance(what, tuple) else _span(name, what)
         if nbytes:
-            self._registered[name] = self.memory.register(address, nbytes, name, writable=writable)
+            self._registered[name] = self.memory.register(address, nbytes, name, writable)
 
     def unregister(self, name: str) -> None:
         """Takes the memory of that name away again; a name whose tensor was empty is no fault."""
         region = self._registered.pop(name, None)
         if region is not None:
-            self.memory.unregister(region)
+            self.memory.unregister(region.address)
 
     def synchronize(self) -> None:
         """Launches are complete when they return."""
 
+    def vouches(self) -> dict[str, Vouch]:
+        """For the image of each launch since activation, by digest: is what was emulated what the assembler made of it?
+
+        Assembles and disassembles each image once a process; needs the compiler's own `ptxas` and a disassembler.
+        """
+        from equiv.emulator import vouch
+
+        for one in self.launches:
+            key = (one.image, self.arch)
+            if key not in _VOUCHES:
+                prepared = self._prepare(one.image, one.kernel)
+                _VOUCHES[key] = vouch.vouch(prepared.module, prepared.image.cubin, self.arch)
+        return {one.image: _VOUCHES[one.image, self.arch] for one in self.launches}
+
     def parameters(self, image: str, kernel: str) -> tuple[Param, ...]:
         """The parameter list of a kernel of an image in the store."""
-        return self._prepare(image, kernel).kernel.params
+        return self._prepare(image, kernel).program.kernel.params
 
     def static_shared(self, image: str, kernel: str) -> int:
         """Bytes of static shared memory of a kernel."""
-        return self._prepare(image, kernel).static_shared
+        return self._prepare(image, kernel).program.bytecode.dynamic_at
 
     def launch_raw(self, launch: RawLaunch) -> None:
         """A launch from CuTe host code: collects the parameter values, then `run`."""
@@ -185,9 +194,6 @@ class EmulatedDevice:
             EmulatorError: the kernel did something wrong, or something the emulator does not know.
         """
         prepared = self._prepare(launch.image, launch.kernel)
-        wrong = problem(launch, prepared.kernel.directives, prepared.static_shared)
-        if wrong is not None:
-            raise DeviceError(f"{launch.kernel}: {wrong}")
         if launch.attributes.get("cooperative"):
             raise UnsupportedError("launch:cooperative", launch.kernel)
         with self._adopted(launch):
@@ -240,11 +246,9 @@ class EmulatedDevice:
             module = ptx_parser.parse(image.ptx)
             if kernel not in module.kernels:
                 raise DeviceError(f"{kernel}: not in the PTX of image {name}, which has {', '.join(module.kernels)}")
-            contracted = contraction.contract(module)
-            program = engine.load(contracted, kernel, self.arch)
-            prepared = _PREPARED[key] = _Prepared(image, contracted.kernels[kernel], program)
-        if name not in self.vouches:
-            self.vouches[name] = vouch.vouch(ptx_parser.parse(prepared.image.ptx), prepared.image.cubin, self.arch)
+            contracted, _ = contraction.contract(module.kernels[kernel])
+            program = engine.load(replace(module, kernels={kernel: contracted}), kernel, self.arch)
+            prepared = _PREPARED[key] = _Prepared(image, module, program)
         return prepared
 
     @contextmanager
@@ -261,7 +265,7 @@ class EmulatedDevice:
             yield
         finally:
             for region in adopted:
-                self.memory.unregister(region)
+                self.memory.unregister(region.address)
 
     def _adopt(self, name: str, tensor: Any, adopted: list[Region]) -> None:  # noqa: ANN401
         address = tensor.data_ptr()
@@ -274,7 +278,7 @@ class EmulatedDevice:
         unique = next(
             one for one in (name, *(f"{name}#{index}" for index in range(2, len(taken) + 3))) if one not in taken
         )
-        adopted.append(self.memory.register(storage.data_ptr(), storage.nbytes(), unique, writable=True))
+        adopted.append(self.memory.register(storage.data_ptr(), storage.nbytes(), unique))
 
     def _pointers(self, params: bytes) -> tuple[list[Pointer], list[tuple[int, int]]]:
         """The parameter words that point into buffers, and (offset, word) of those that point elsewhere."""
@@ -293,6 +297,7 @@ class EmulatedDevice:
 
 
 _PREPARED: dict[tuple[str, str, str], _Prepared] = {}
+_VOUCHES: dict[tuple[str, str], Vouch] = {}
 
 
 def _span(name: str, tensor: Any) -> tuple[int, int]:  # noqa: ANN401

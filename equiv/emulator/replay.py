@@ -275,7 +275,8 @@ class _EmulatedPlace:
         self._memory: dict[int, tuple[str, mmap.mmap, Bytes]] = {}
 
     def allocate(self, name: str, nbytes: int, *, writable: bool) -> int:
-        memory = mmap.mmap(-1, nbytes)
+        # Private: reading a page of it that nobody wrote costs nothing, and `clear` can give pages back.
+        memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         array = np.frombuffer(memory, dtype=np.uint8)
         address = int(array.ctypes.data)
         self._memory[address] = (name, memory, array)

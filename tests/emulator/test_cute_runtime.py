@@ -100,11 +100,16 @@ def test_nested_blocks_and_errors_put_everything_back(operands: Operands) -> Non
     environment = CuTeDSL._get_dsl().envar
     before = dict(vars(environment))
     outer, inner = Listener("sm_90a"), Listener("sm_100a")
-    with pytest.raises(KeyError), cute_runtime.active(outer):
-        with cute_runtime.active(inner):
+
+    def fail() -> None:
+        with cute_runtime.active(outer):
+            with cute_runtime.active(inner):
+                sample_cute.turn(*operands.cute, 1.0, STREAM)
             sample_cute.turn(*operands.cute, 1.0, STREAM)
-        sample_cute.turn(*operands.cute, 1.0, STREAM)
-        raise KeyError
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
     assert [len(device.raw) for device in (outer, inner)] == [1, 1]
     assert dict(vars(environment)) == before
 
@@ -124,7 +129,9 @@ def test_an_error_of_the_device_is_raised_by_the_call_and_the_next_call_works(op
 def test_a_compiled_function_outside_every_block_says_so(operands: Operands) -> None:
     with cute_runtime.active(Listener("sm_90a")):
         compiled = cute.compile(sample_cute.turn, *operands.cute, 1.0, STREAM)
-    with pytest.raises(DeviceError, match=r"compiled on an emulated device ran outside every `device\.active\(\)` block"):
+    with pytest.raises(
+        DeviceError, match=r"compiled on an emulated device ran outside every `device\.active\(\)` block"
+    ):
         compiled(*operands.cute, 1.0, STREAM)
 
 

@@ -34,7 +34,11 @@ def test_constants_none_and_ones_are_dropped_and_the_rest_is_packed_by_the_param
     # Three pointers, n, scale, flag, pair; then two scratch pointers that the kernel does not use.
     expected = struct.pack("<QQQifBxxxifxxxxQQ", x, y, out, 1000, 1.5, 1, 3, 2.5, 0, 0)
     assert launch.params == expected
-    assert [(name, tensor.data_ptr()) for name, tensor in launch.tensors] == [("x_ptr", x), ("y_ptr", y), ("out_ptr", out)]
+    assert [(name, tensor.data_ptr()) for name, tensor in launch.tensors] == [
+        ("x_ptr", x),
+        ("y_ptr", y),
+        ("out_ptr", out),
+    ]
     assert shared_store().get(launch.image).arch == arch
     assert f".target {arch}" in shared_store().get(launch.image).ptx
 
@@ -99,9 +103,7 @@ def test_an_error_of_the_device_is_raised_by_the_call(tensors: list[torch.Tensor
 def test_autotuning_is_refused_in_words() -> None:
     with triton_driver.active(Listener("sm_90a")), pytest.raises(UnsupportedError) as caught:
         sample_triton.tuned[(2,)](torch.zeros(128))
-    assert str(caught.value) == (
-        "needs triton:autotune: listener:sm_90a does not time kernels; give one configuration"
-    )
+    assert str(caught.value) == ("needs triton:autotune: listener:sm_90a does not time kernels; give one configuration")
 
 
 def test_another_version_is_refused_with_the_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from equiv.emulator import ptx_parser
 from equiv.emulator.store import shared_store
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from equiv.emulator.cute_shim import RawLaunch
     from equiv.emulator.launch import Launch
     from equiv.emulator.ptx import Param
@@ -35,7 +36,7 @@ class Listener:
     def parameters(self, image: str, kernel: str) -> tuple[Param, ...]:
         return ptx_parser.parse(shared_store().get(image).ptx).kernels[kernel].params
 
-    def static_shared(self, image: str, kernel: str) -> int:
+    def static_shared(self, image: str, kernel: str) -> int:  # noqa: ARG002
         return 0
 
     def run(self, launch: Launch) -> None:

@@ -1,5 +1,5 @@
 """A small CuTe DSL kernel for tests of the devices; in a file because the DSL reads its source."""
-# ruff: noqa: ANN, N803, N806
+# ruff: noqa: ANN201, N803, N806
 # mypy: ignore-errors
 
 import cutlass
@@ -40,6 +40,4 @@ def turn_twice(mX: cute.Tensor, mY: cute.Tensor, scale: cutlass.Float32, stream:
 @cute.jit
 def turn_dense(mX: cute.Tensor, mY: cute.Tensor, scale: cutlass.Float32, stream: driver.CUstream):
     """Asks for two blocks a multiprocessor, which makes the DSL ask for the size of its shared memory."""
-    turn_kernel(mX, mY, scale).launch(
-        grid=[BLOCKS, 1, 1], block=[BLOCK, 1, 1], stream=stream, min_blocks_per_mp=2
-    )
+    turn_kernel(mX, mY, scale).launch(grid=[BLOCKS, 1, 1], block=[BLOCK, 1, 1], stream=stream, min_blocks_per_mp=2)
