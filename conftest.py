@@ -6,7 +6,7 @@ import os
 
 
 def pinned(devices: str, worker: str) -> str:
-    """The entry of the caller's `CUDA_VISIBLE_DEVICES` that worker `gwN` gets; indices, UUIDs and MIG names stay as they are."""
+    """The entry of the caller's `CUDA_VISIBLE_DEVICES` that worker `gwN` gets: index, UUID or MIG name, as it is."""
     listed = [entry.strip() for entry in devices.split(",") if entry.strip()]
     return listed[int(worker.removeprefix("gw")) % len(listed)] if listed else ""
 

@@ -46,7 +46,7 @@ class _CallableModule(ModuleType):
 
 
 class _Package(ModuleType):
-    """Keeps `equiv.device(...)` callable: importing the submodule `equiv.device` puts the module in place of the function."""
+    """Keeps `equiv.device(...)` callable: importing the submodule `equiv.device` puts it in place of the function."""
 
     def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401
         if isinstance(value, ModuleType) and name in _HOME:

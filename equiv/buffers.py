@@ -1,9 +1,10 @@
-"""Poisoned, guarded memory for one tensor: what a party may write is known byte by byte, and all other bytes are checked.
+"""Poisoned, guarded memory for one tensor.
 
-A `GuardedBuffer` holds a host image `[guard | span | guard]` of one `TensorSpec`. Every byte that no input value is placed in
-starts as poison: random bits that read as NaN in every float format, different for each seed, party and tensor, so that reading
-an unwritten element cannot give the same plausible result twice. `faults` says in words which bytes changed that must not have.
-Nothing here knows about kernels, devices or torch: `equiv.runner` hands out the memory.
+What a party may write is known byte by byte, and all other bytes are checked. A `GuardedBuffer` holds a host image
+`[guard | span | guard]` of one `TensorSpec`. Every byte that no input value is placed in starts as poison: random bits
+that read as NaN in every float format, different for each seed, party and tensor, so that reading an unwritten element
+cannot give the same plausible result twice. `faults` says in words which bytes changed that must not have. Nothing
+here knows about kernels, devices or torch: `equiv.runner` hands out the memory.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import mmap
 import os
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,8 @@ import numpy.typing as npt
 from equiv.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from equiv.records import Bits, TensorSpec
 
     Bytes = npt.NDArray[np.uint8]
@@ -28,12 +30,12 @@ if TYPE_CHECKING:
 
 PAGE = mmap.PAGESIZE
 GUARD = PAGE
-"""Bytes of guard before and after a tensor; a whole page, so that element 0 is as aligned as an allocator of a GPU gives it."""
+"""Bytes of guard before and after a tensor: a page, so that element 0 is aligned at least as a GPU's allocator does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """How a format lies in memory: the unsigned NumPy type of its bits and the name of the torch type handed to kernels."""
+    """How a format lies in memory: the unsigned NumPy type of its bits, and the name of the torch type kernels get."""
 
     bits: str
     torch: str
@@ -87,8 +89,8 @@ def span(spec: TensorSpec) -> int:
 def poison(count: int, spec: TensorSpec, seed: int, party: str, offset: int = 0) -> Bytes:
     """`count` bytes of poison for a tensor, from byte `offset` (a multiple of `PAGE`) of its image on.
 
-    Float formats get 16-bit words `s111 1111 11pp pppp`: NaN with a random sign and payload as BF16, and so as FP32. Bytes and
-    integers get all 64 bits at random: as an index they lead out of every buffer.
+    Float formats get 16-bit words `s111 1111 11pp pppp`: NaN with a random sign and payload as BF16, and so as FP32.
+    Bytes and integers get all bits at random: as an index they lead out of every buffer.
     """
     key = [seed & (2**64 - 1), zlib.crc32(f"{party}/{spec.name}".encode()), offset // PAGE]
     generator = np.random.Generator(np.random.Philox(np.random.SeedSequence(key)))
@@ -99,7 +101,7 @@ def poison(count: int, spec: TensorSpec, seed: int, party: str, offset: int = 0)
 
 
 class Image:
-    """Zeroed, page-aligned host bytes. Sparse images cost only the pages that are touched; `extents` says which these are."""
+    """Zeroed, page-aligned host bytes; a sparse image costs only the pages that are touched, which `extents` lists."""
 
     def __init__(self, size: int, *, sparse: bool) -> None:
         self.size = -(-size // PAGE) * PAGE
@@ -113,7 +115,7 @@ class Image:
     def extents(self) -> Iterator[tuple[int, int]]:
         """(first byte, one past the last) of every run of touched pages; the whole image if it is not sparse.
 
-        Reading a page of a sparse image may count as touching it: an extent says where to look, not that something changed.
+        Reading a page of a sparse image may count as touching it: an extent is where to look, not what changed.
         """
         if not self.sparse:
             yield 0, self.size
@@ -191,7 +193,7 @@ class GuardedBuffer:
         self._before = {(start, end): self.image.bytes[start:end].copy() for start, end in self.image.extents()}
 
     def faults(self) -> tuple[str, ...]:
-        """What changed since `place` though it must not: every byte of an input, and every byte outside the elements."""
+        """What changed since `place` though it must not: any byte of an input, any byte outside the elements."""
         changed: dict[str, list[Bytes]] = {}
         for start, end in self.image.extents():
             now = self.image.bytes[start:end]
@@ -203,7 +205,9 @@ class GuardedBuffer:
                 changed.setdefault("input", []).append(moved[owned] + start)
             for kind, places in self._outside(moved[~owned] + start):
                 changed.setdefault(kind, []).append(places)
-        return tuple(self._say(kind, np.concatenate(places)) for kind, places in changed.items() if any(map(len, places)))
+        return tuple(
+            self._say(kind, np.concatenate(places)) for kind, places in changed.items() if any(map(len, places))
+        )
 
     def _started(self, start: int, end: int) -> Bytes:
         """The bytes [start, end) as the run found them; holes of a sparse image were zero."""

@@ -1,27 +1,34 @@
-"""The command `equiv`: `list`, `run`, `rounding`, `doctor`, `replay`. Results go to stdout, progress and complaints to stderr.
+"""The command `equiv`: `list`, `run`, `rounding`, `doctor`, `replay`.
 
-Exit codes of `run`: 0 every case that ran is good; 1 MISMATCH, ERROR or NOT_RUN (WITHIN under --strict, UNSUPPORTED under --require);
-2 a usage error, nothing was run; 3 every case was UNSUPPORTED.
+Results go to stdout, progress and complaints to stderr. Exit codes of `run`: 0 every case that ran is good; 1
+MISMATCH, ERROR or NOT_RUN (WITHIN under --strict, UNSUPPORTED under --require); 2 a usage error, nothing was run; 3
+every case was UNSUPPORTED.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType
+from typing import TYPE_CHECKING
 
 from equiv import commands, journal
-from equiv.errors import EquivError
+from equiv.device import device
+from equiv.errors import EquivError, UnsupportedError
 from equiv.plan import DEFAULT_DEVICE, Settings, cases
-from equiv.records import Verdict
 from equiv.report import document, environment, text
 from equiv.report.outcome import exit_code
 from equiv.workers import Task, default_jobs, run_plan, run_task
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Sequence
+    from types import FrameType
+
+    from equiv.records import Verdict
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,6 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         code: int = options.command(options)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, `head` or a pager, has seen enough; the journal of a run is complete
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except EquivError as error:
         print(f"equiv: {error}", file=sys.stderr)
         return error.exit_code
@@ -113,6 +124,9 @@ def _run(options: argparse.Namespace) -> int:
     settings = Settings(devices, tuple(options.seed), options.record, folder)
     wanted = cases(options.cases, options.selectors, options.suite)
     tasks = [task for case in wanted for task in settings.tasks(case)]
+    for name in devices:
+        with contextlib.suppress(UnsupportedError):  # that is a verdict; a name that means nothing is a usage error
+            device(name)
     versions = environment.versions()
     path = options.journal or journal.default_path()
     remarks: list[str] = []
@@ -135,7 +149,7 @@ def _run(options: argparse.Namespace) -> int:
     return exit_code(verdicts, strict=options.strict, require=options.require)
 
 
-def _verdicts(tasks: Sequence[Task], options: argparse.Namespace) -> Iterator[Verdict]:
+def _verdicts(tasks: Sequence[Task], options: argparse.Namespace) -> Generator[Verdict, None, None]:
     if options.in_process:
         for task in tasks:
             yield run_task(task)
@@ -147,7 +161,7 @@ def _verdicts(tasks: Sequence[Task], options: argparse.Namespace) -> Iterator[Ve
 def _ended_politely() -> Iterator[None]:
     """Treats SIGTERM, which is what CI sends, like Ctrl-C: workers are ended, the report is written."""
 
-    def interrupt(signum: int, frame: FrameType | None) -> None:
+    def interrupt(_signum: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     previous = signal.signal(signal.SIGTERM, interrupt)

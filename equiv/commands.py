@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from equiv import pairs
+from equiv.errors import UnsupportedError, UsageError
 from equiv.plan import cases
+from equiv.runner import toolchain
 
 if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+
     from equiv.pairs import Axis, Pair
     from equiv.records import Case
 
@@ -33,7 +36,9 @@ def list_pairs(options: argparse.Namespace) -> int:
 def _pair_data(pair: Pair, members: Sequence[Case]) -> dict[str, Any]:
     return {
         "summary": pair.summary,
-        "axes": {axis.name: {"default": axis.default, "values": _values(axis), "meaning": axis.meaning} for axis in pair.axes},
+        "axes": {
+            axis.name: {"default": axis.default, "values": _values(axis), "meaning": axis.meaning} for axis in pair.axes
+        },
         "regimes": {piece: list(known) for piece, known in pair.regimes.items()},
         "outputs": [
             {"name": name, "format": format_, "contract": contract, "promise": promise}
@@ -72,3 +77,45 @@ def _contracts(pair: Pair, members: Sequence[Case]) -> list[tuple[str, str, str,
     """What is promised of each logical output, over all these cases, in the order of their first appearance."""
     specs = [spec for case in members for spec in pair.output_specs(case)]
     return list(dict.fromkeys((spec.name, spec.format, spec.contract, spec.promise) for spec in specs))
+
+
+def doctor(options: argparse.Namespace) -> int:  # noqa: ARG001  the shape of every command
+    """`equiv doctor`: what works here; 1 if something that equiv needs is broken."""
+    from equiv.doctor import examine, render
+
+    findings = list(examine())
+    print(render(findings))
+    return int(any(finding.state == "broken" for finding in findings))
+
+
+def rounding(options: argparse.Namespace) -> int:
+    """`equiv rounding PAIR`: the ledger's rows, and what each party declares as compiled here, by architecture."""
+    from equiv.report import rounding as report
+
+    pair = pairs.get(options.pair)
+    if pair.ledger is None:
+        raise UsageError(f"pair {pair.name!r} brings no rounding ledger")
+    print(report.ledger(pair.ledger()))
+    groups: dict[str, list[str]] = {}
+    for name, party in (("oracle", pair.oracle), ("candidate", pair.candidate)):
+        try:
+            versions = toolchain(party)
+        except UnsupportedError as error:
+            print(f"\n{name}: {error}")
+            continue
+        for arch in party.architectures:
+            said = report.declaration(pair.declaration(name, versions, arch))
+            compiled = ", ".join(f"{package} {version}" for package, version in versions.items())
+            groups.setdefault(f"{name} ({compiled})\n{said}", []).append(arch)
+    for said, architectures in groups.items():
+        print(f"\n{' and '.join(architectures)}: {said}")
+    return 0
+
+
+def replay(options: argparse.Namespace) -> int:
+    """`equiv replay DIR`: runs launch records again; 0 if all bytes are as recorded, 1 if not, or if none are."""
+    from equiv.emulator.replay import replay_directory
+
+    report = replay_directory(options.directory, options.device)
+    print(report)
+    return 0 if report.equal else 1

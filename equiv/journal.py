@@ -1,22 +1,25 @@
-"""The append-only journal of a run: JSON lines, the plan first, then one line a verdict, flushed to the disk line by line.
+"""The append-only journal of a run.
 
-A journal is readable at any moment, also after a kill: what is planned and has no verdict is NOT_RUN, and a line torn by the kill
-is dropped and reported. Several processes may append to one journal: each line is one `write` to a file opened for appending.
+JSON lines, the plan first, then one line a verdict, flushed to the disk line by line. A journal is readable at any
+moment, also after a kill: what is planned and has no verdict is NOT_RUN, and a line torn by the kill is dropped and
+reported. Several processes may append to one journal: each line is one `write` to a file opened for appending.
 """
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import json
 import os
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 from equiv import wire
 from equiv.errors import RecordError, UsageError
 from equiv.records import Status, Verdict, worst
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 SCHEMA = "equiv.journal"
 VERSION = 1
@@ -24,7 +27,7 @@ VERSION = 1
 
 def default_path() -> Path:
     """`runs/<UTC time>-<pid>.jsonl` below the working directory."""
-    now = datetime.datetime.now(datetime.UTC)
+    now = dt.datetime.now(dt.UTC)
     return Path("runs") / f"{now:%Y%m%dT%H%M%SZ}-{os.getpid()}.jsonl"
 
 
@@ -41,7 +44,7 @@ class Journal:
 
     def plan(self, entries: Iterable[wire.Planned], environment: Mapping[str, str]) -> None:
         """Writes what the run is going to do, before it does any of it."""
-        started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        started = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         planned = [wire.encode(entry) for entry in entries]
         self._append(
             {"kind": "plan", "schema": SCHEMA, "version": VERSION, "started": started}
@@ -56,7 +59,7 @@ class Journal:
         """Closes the file; what was appended stays valid without it."""
         os.close(self._file)
 
-    def __enter__(self) -> Journal:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

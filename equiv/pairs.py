@@ -80,6 +80,7 @@ class Pair:
         model: (case, inputs, declaration) -> logical outputs.
         envelope: (case, inputs, declarations of the parties, None where unknown) -> Envelope.
         declaration: (party name, toolchain, architecture) -> what the party declares, or None if unknown.
+        ledger: () -> the rounding ledger its model executes (rows as in `equiv.rounding.ledger`), for `equiv rounding`, or None.
         place: (case, inputs, output, index) -> where that element is, in words; None: the names of `dims` are used.
     """
 
@@ -99,6 +100,7 @@ class Pair:
     envelope: Callable[[Case, Mapping[str, Bits], tuple[Any, ...]], Envelope]
     declaration: Callable[[str, Mapping[str, str], str], Any]
     place: Callable[[Case, Mapping[str, Bits], str, tuple[int, ...]], str] | None = None
+    ledger: Callable[[], Any] | None = None
 
 
 def names() -> tuple[str, ...]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from equiv import casefile
-from equiv.records import Case
 from equiv.workers import Task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from equiv.records import Case
 
 DEFAULT_DEVICE = "emulated:sm_100a"
 
@@ -44,6 +48,7 @@ def cases(directory: Path | None, targets: Sequence[str], suites: Sequence[str])
     Args:
         directory: the folder of the case files, or None for the usual ones (`casefile.find_cases`).
         targets: `PAIR`, `PAIR::CASE`, either with `*` and `?`.
+        suites: only cases of one of these suites; all if empty.
 
     Raises:
         CaseFileError: a file has faults.

@@ -1,14 +1,13 @@
 """Case files as pytest items: `pytest cases/dsa_index.toml`, `pytest --equiv-suite smoke -n 2`.
 
-Costs nothing until it is asked: a run without an `--equiv-` selection and without a case file on its command line collects what it
-would collect without this plugin, and the library is imported inside hooks only. Each item runs in the process that pytest (or
-pytest-xdist) runs it in; the controlling process gathers the verdicts, so that one report covers all workers, and what a crashed
-worker leaves open is in it as ERROR or NOT_RUN.
+Costs nothing until it is asked: a run without an `--equiv-` selection and without a case file on its command line
+collects what it would collect without this plugin, and the library is imported inside hooks only. Each item runs in
+the process that pytest (or pytest-xdist) runs it in; the controlling process gathers the verdicts, so that one report
+covers all workers, and what a crashed worker leaves open is in it as ERROR or NOT_RUN.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from equiv.records import Verdict
     from equiv.wire import Planned
     from equiv.workers import Task
@@ -59,8 +60,14 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> CaseFile |
     """A case file, if it was named on the command line, or cases were asked for and it lies in a folder `cases`."""
     if file_path.suffix != ".toml":
         return None
-    wanted = parent.session.isinitpath(file_path) or (_asked(parent.config) and file_path.parent.name == "cases")
-    return CaseFile.from_parent(parent, path=file_path) if wanted else None
+    if not parent.session.isinitpath(file_path):
+        if not _asked(parent.config) or file_path.parent.name != "cases":
+            return None
+        from equiv.casefile import GAPS
+
+        if file_path.name == GAPS:
+            return None
+    return CaseFile.from_parent(parent, path=file_path)
 
 
 def _asked(config: pytest.Config) -> bool:
@@ -108,7 +115,7 @@ class CaseFile(pytest.File):
             yield item
 
 
-class VerdictFailure(Exception):
+class VerdictError(Exception):
     """Fails an item; its text is the report of the case, shown without a traceback."""
 
 
@@ -135,21 +142,21 @@ class CaseItem(pytest.Item):
         ]
         strict, require = self.config.getoption("equiv_strict"), self.config.getoption("equiv_require")
         if exit_code([verdict], strict=strict, require=require) == 1:
-            raise VerdictFailure(case_text(verdict))
+            raise VerdictError(case_text(verdict))
         if verdict.status is Status.UNSUPPORTED:
             pytest.skip(verdict.summary)
         if verdict.status is Status.WITHIN:
             self.warn(pytest.PytestWarning(f"{verdict.case} is only WITHIN its envelope: {verdict.summary}"))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:  # noqa: ANN401
-        """The report of the case; a traceback only if equiv itself failed."""
-        if isinstance(excinfo.value, VerdictFailure):
+        """The report of the case, or its warning where warnings are errors; a traceback only if equiv itself failed."""
+        if isinstance(excinfo.value, VerdictError | pytest.PytestWarning):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
 
-    def reportinfo(self) -> tuple[Path, None, str]:
+    def reportinfo(self) -> tuple[Path, int, str]:
         """Where the item comes from: its file, and the case's own name."""
-        return self.path, None, f"{self.path.name}::{self.name}"
+        return self.path, 0, f"{self.path.stem}::{self.name}"
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -184,10 +191,10 @@ class _Gathered:
             }
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        from equiv import wire
-
         encoded = getattr(report, "equiv_verdict", None)
         if encoded is not None:
+            from equiv import wire
+
             self.verdicts[report.nodeid] = wire.verdict(encoded)
         elif report.failed and report.nodeid in self.planned:
             self.verdicts[report.nodeid] = self._broken(self.planned[report.nodeid], report.longreprtext)

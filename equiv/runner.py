@@ -1,7 +1,7 @@
 """Runs one party of a pair on one case, in guarded memory, and reports what it left behind.
 
-One call is one isolated run: fresh buffers, fresh poison, nothing shared with the other party. The party gets torch tensors; when
-it is done, all bytes of all tensors are checked, not only those it was expected to write.
+One call is one isolated run: fresh buffers, fresh poison, nothing shared with the other party. The party gets torch
+tensors; when it is done, all bytes of all tensors are checked, not only those it was expected to write.
 """
 
 from __future__ import annotations
@@ -9,10 +9,8 @@ from __future__ import annotations
 import contextlib
 import time
 import traceback
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from equiv.buffers import GuardedBuffer
@@ -20,6 +18,9 @@ from equiv.errors import DeviceError, EquivError, UnsupportedError
 from equiv.records import Side
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
     from equiv.device import Device
     from equiv.pairs import Pair, Party
     from equiv.records import Bits, Case
@@ -50,11 +51,14 @@ def toolchain(party: Party) -> dict[str, str]:
 
 
 def run_party(
-    pair: Pair, name: str, case: Case, inputs: Mapping[str, Bits], device: Device, record: Path | None = None
+    pair: Pair, name: str, case: Case, inputs: Mapping[str, Bits], device: Device, *, record: Path | None = None
 ) -> Side:
     """Runs the oracle or the candidate.
 
     Args:
+        pair: the operator.
+        case: one of its cases.
+        device: where it runs.
         name: `oracle` or `candidate`.
         inputs: logical bits of every `input` and `inout` tensor.
         record: the folder that gets the launch records of this run, or None.

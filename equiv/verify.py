@@ -1,15 +1,14 @@
 """The one straight line: a case on a device becomes a verdict.
 
-inputs -> oracle and candidate, each in guarded memory -> the model under each one's declaration -> the envelope of what they
-declare differently -> a judgement of each logical output. Numbers are judged in `equiv.compare`, statuses ordered in `equiv.records`.
+inputs -> oracle and candidate, each in guarded memory -> the model under each one's declaration -> the envelope of
+what they declare differently -> a judgement of each logical output. Numbers are judged in `equiv.compare`, statuses
+ordered in `equiv.records`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from equiv.compare import judge
@@ -19,6 +18,9 @@ from equiv.rounding.declaration import differences
 from equiv.runner import run_party
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
     from equiv.device import Device
     from equiv.pairs import Pair
     from equiv.records import Case
@@ -27,9 +29,12 @@ PARTIES = ("oracle", "candidate")
 
 
 def verify(pair: Pair, case: Case, device: Device, *, again: str = "", record: Path | None = None) -> Verdict:
-    """The verdict on one case on one device; what stops a party is a verdict too (ERROR, UNSUPPORTED), never an exception.
+    """The verdict on one case on one device; what stops a party is a verdict too (ERROR, UNSUPPORTED), no exception.
 
     Args:
+        pair: the operator.
+        case: one of its cases.
+        device: where both parties run.
         again: the command that repeats this case, carried into the verdict.
         record: the folder that gets the launch records of both parties, or None.
     """
@@ -41,7 +46,7 @@ def verify(pair: Pair, case: Case, device: Device, *, again: str = "", record: P
 
     inputs = pair.inputs(case)
     try:
-        sides = {name: run_party(pair, name, case, inputs, device, record) for name in PARTIES}
+        sides = {name: run_party(pair, name, case, inputs, device, record=record) for name in PARTIES}
     except UnsupportedError as error:
         return verdict(Status.UNSUPPORTED, str(error))
     except DeviceError as error:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 import numbers
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, TypeVar
 
 from equiv.errors import RecordError
 from equiv.records import Difference, Element, OutputVerdict, Status, Verdict
 
 Json = dict[str, Any]
+Record = TypeVar("Record")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ def _all(convert: Any) -> Any:  # noqa: ANN401
     return lambda entries: tuple(convert(entry) for entry in entries)
 
 
-def _build(kind: Any, data: Json, converters: dict[str, Any]) -> Any:  # noqa: ANN401  generic over the record types
+def _build(kind: type[Record], data: Json, converters: dict[str, Any]) -> Record:
     try:
         return kind(**{key: converters[key](value) if key in converters else value for key, value in data.items()})
     except (TypeError, ValueError, AttributeError) as error:

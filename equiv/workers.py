@@ -14,7 +14,6 @@ import tempfile
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -25,6 +24,7 @@ from equiv.records import Case, Status, Verdict
 from equiv.wire import Planned
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
     from multiprocessing.context import SpawnProcess
 
 TAIL = 2000
@@ -77,15 +77,17 @@ def run_task(task: Task) -> Verdict:
 
 def run_plan(
     tasks: Sequence[Task], jobs: int, timeout: float, run: Callable[[Task], Verdict] = run_task
-) -> Iterator[Verdict]:
+) -> Generator[Verdict, None, None]:
     """Verifies every task, `jobs` at a time, and yields verdicts as they come.
 
     Args:
+        tasks: what to do, in the order in which it is begun.
+        jobs: how many workers at most.
         timeout: seconds a case may take, the start of a fresh worker included.
         run: what a worker does with a task; a function of a module, because it travels by name.
 
-    A worker that dies gives its case ERROR with its exit and the end of its output; one that needs more than `timeout` seconds
-    for a case is killed, ERROR as well. Others go on. Closing the iterator (Ctrl-C) ends all workers.
+    A worker that dies gives its case ERROR with its exit and the end of its output; one that needs more than `timeout`
+    seconds for a case is killed, ERROR as well. Others go on. Closing the iterator (Ctrl-C) ends all workers.
     """
     waiting = deque(tasks)
     workers: list[_Worker] = []
@@ -191,4 +193,3 @@ def _serve(connection: Connection, output: str, run: Callable[[Task], Verdict]) 
         while True:
             task = connection.recv()
             connection.send(run(task))
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 import numpy as np
 import pytest
@@ -32,8 +33,10 @@ def test_a_byte_after_the_last_element_is_guarded() -> None:
     before = int(buffer.image.bytes[GUARD + 28])
     buffer.image.bytes[GUARD + 28] ^= 0xFF
     assert buffer.faults() == (
-        f"`y` guard after must not change: 1 byte(s) changed, the first at byte offset 28 "
-        f"(0x{before:02x} -> 0x{before ^ 0xFF:02x}), the last at 28",
+        (
+            f"`y` guard after must not change: 1 byte(s) changed, the first at byte offset 28 "
+            f"(0x{before:02x} -> 0x{before ^ 0xFF:02x}), the last at 28"
+        ),
     )
 
 
@@ -89,9 +92,10 @@ def test_a_sparse_tensor_of_gigabytes_costs_its_touched_pages_only() -> None:
 def test_a_stray_write_into_a_hole_of_a_sparse_tensor_is_found() -> None:
     buffer = placed(TensorSpec("cache", "inout", "u8", (2, 8), (1 << 31, 1), sparse=True))
     buffer.image.bytes[GUARD + (1 << 30)] = 0xAB
-    assert buffer.faults() == (
+    (fault,) = buffer.faults()
+    assert fault == (
         "`cache` stride gap must not change: 1 byte(s) changed, the first at byte offset 1073741824 (0x00 -> 0xab), "
-        "the last at 1073741824",
+        "the last at 1073741824"
     )
 
 
@@ -128,9 +132,8 @@ def test_an_empty_tensor_has_guards_only() -> None:
     ],
 )
 def test_a_layout_that_cannot_be_is_refused(spec: TensorSpec, text: str) -> None:
-    with pytest.raises(UsageError, match=".") as caught:
+    with pytest.raises(UsageError, match=re.escape(text)):
         span(spec)
-    assert text in str(caught.value)
 
 
 def test_inputs_of_another_shape_are_refused() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
+import re
 import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,6 +17,9 @@ from equiv.errors import RecordError, UsageError
 from equiv.journal import Journal
 from equiv.records import Status, Verdict
 from equiv.wire import Planned
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PLAN = [Planned(f"fake::{name}", "emulated:sm_90a", 1, f"equiv run fake::{name}") for name in "abc"]
 
@@ -64,7 +67,7 @@ def test_a_damaged_line_in_the_middle_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        (b'{"kind":"plan","schema":"equiv.journal","version":9,"started":"","environment":{},"planned":[]}', "version 9, not 'equiv.journal' 1"),
+        (b'{"kind":"plan","schema":"equiv.journal","version":9,"planned":[]}', "version 9, not 'equiv.journal' 1"),
         (b'{"kind":"verdict"}', "line 1: unexpected kind 'verdict'"),
         (b"[]", "line 1 is no journal entry"),
     ],
@@ -72,14 +75,13 @@ def test_a_damaged_line_in_the_middle_is_an_error(tmp_path: Path) -> None:
 def test_what_is_no_journal_is_refused(tmp_path: Path, line: bytes, text: str) -> None:
     path = tmp_path / "run.jsonl"
     path.write_bytes(line + b"\n")
-    with pytest.raises(RecordError, match=".") as caught:
+    with pytest.raises(RecordError, match=re.escape(text)):
         journal.read(path)
-    assert text in str(caught.value)
 
 
 def test_an_empty_journal_has_no_plan(tmp_path: Path) -> None:
     (tmp_path / "run.jsonl").touch()
-    with pytest.raises(RecordError, match="no plan in it$"):
+    with pytest.raises(RecordError, match=r"no plan in it$"):
         journal.read(tmp_path / "run.jsonl")
 
 
@@ -87,7 +89,7 @@ def test_a_verdict_that_nobody_planned_is_an_error(tmp_path: Path) -> None:
     path = written(tmp_path / "run.jsonl")
     with Journal(path) as book:
         book.verdict(verdict(Planned("fake::z", "emulated:sm_90a", 1)))
-    with pytest.raises(RecordError, match="verdicts that nobody planned: fake::z"):
+    with pytest.raises(RecordError, match=r"verdicts that nobody planned: fake::z"):
         journal.read(path)
 
 
@@ -142,4 +144,4 @@ def test_a_place_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match=r"journal .*file/run.jsonl: cannot be written: "):
         Journal(tmp_path / "file" / "run.jsonl")
-    assert os.listdir(tmp_path) == ["file"]
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

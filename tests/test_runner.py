@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equiv_fake
 import numpy as np
@@ -11,6 +10,9 @@ import pytest
 
 from equiv.records import Case, Side, TensorSpec
 from equiv.runner import PartyError, run_party
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 CASE = Case("fake", "a", "", 5, ("pr",), {"n": 8, "behaviour": "good"}, {})
 SEEN: dict[str, Any] = {}
@@ -30,11 +32,11 @@ def run(layout: tuple[TensorSpec, ...], inputs: Mapping[str, Any], seed: int = 5
     from equiv.pairs import Party
 
     pair = equiv_fake.make(
-        layout=lambda case: layout,
+        layout=lambda _case: layout,
         oracle=Party(f"{__name__}:look", ("numpy",)),
-        outputs=lambda case, given, after: {name: bits.copy() for name, bits in after.items()},
+        outputs=lambda _case, _given, after: {name: bits.copy() for name, bits in after.items()},
     )
-    return run_party(pair, "oracle", replace(CASE, seed=seed), inputs, equiv_fake.HostDevice())  # type: ignore[arg-type]
+    return run_party(pair, "oracle", replace(CASE, seed=seed), inputs, equiv_fake.HostDevice())
 
 
 def test_a_party_gets_torch_tensors_of_the_layout_with_the_generated_bits() -> None:
@@ -86,11 +88,13 @@ def test_an_empty_tensor_reaches_the_party() -> None:
     assert side.faults == ()
 
 
-def test_every_tensor_is_registered_while_the_party_runs_and_inputs_are_read_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_tensor_is_registered_while_the_party_runs_and_inputs_are_read_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     device = equiv_fake.HostDevice()
     seen: dict[str, bool] = {}
     monkeypatch.setattr(device, "synchronize", lambda: seen.update(device.registered))
-    run_party(equiv_fake.PAIR, "oracle", CASE, equiv_fake.inputs(CASE), device)  # type: ignore[arg-type]
+    run_party(equiv_fake.PAIR, "oracle", CASE, equiv_fake.inputs(CASE), device)
     assert seen == {"x": False, "y": True, "pool": True}
     assert device.registered == {}
 
@@ -101,6 +105,6 @@ def test_registrations_are_taken_back_when_the_party_fails() -> None:
     device = equiv_fake.HostDevice()
     case = replace(CASE, axes={"n": 8, "behaviour": "raises"})
     with pytest.raises(PartyError, match="seven is not a tile size") as caught:
-        run_party(equiv_fake.PAIR, "candidate", case, equiv_fake.inputs(case), device)  # type: ignore[arg-type]
+        run_party(equiv_fake.PAIR, "candidate", case, equiv_fake.inputs(case), device)
     assert caught.value.party == "candidate"
     assert device.registered == {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import equiv_fake
 import pytest
@@ -11,12 +11,15 @@ from equiv.pairs import Pair, Party
 from equiv.records import Case, Status, Verdict
 from equiv.verify import verify
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 DEVICE = "emulated:sm_100a"
 
 
 def verdict(behaviour: str, pair: Pair = equiv_fake.PAIR, device: str = DEVICE, record: Path | None = None) -> Verdict:
     case = Case(pair.name, behaviour, "", 5, ("pr",), {"n": 8, "behaviour": behaviour}, {})
-    return verify(pair, case, equiv_fake.HostDevice(device), again="once more", record=record)  # type: ignore[arg-type]
+    return verify(pair, case, equiv_fake.HostDevice(device), again="once more", record=record)
 
 
 def test_equal_bits_everywhere_are_identical() -> None:

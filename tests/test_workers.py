@@ -6,12 +6,15 @@ import os
 import time
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import equiv_fake
-import pytest
 
 from equiv.records import Case, Status, Verdict
 from equiv.workers import Task, run_plan, run_task
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def task(behaviour: str, name: str = "") -> Task:
@@ -59,7 +62,7 @@ def test_closing_the_iterator_ends_the_workers() -> None:
     found = run_plan([task("good"), *(task("hangs", f"h{n}") for n in range(3))], 2, 60, equiv_fake.answer)
     assert next(found).status is Status.IDENTICAL
     started = time.monotonic()
-    found.close()  # type: ignore[attr-defined]
+    found.close()
     assert time.monotonic() - started < 5
     assert not _children()
 

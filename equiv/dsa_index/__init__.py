@@ -45,5 +45,6 @@ PAIR = Pair(
     envelope=_late("equiv.envelope:dsa_envelope"),
     declaration=_late("equiv.rounding.declarations:find", "dsa_index"),
     place=place,
+    ledger=lambda: importlib.import_module("equiv.rounding.dsa_ledger").LEDGER,
 )
 """What the entry point `equiv.pairs` gives."""

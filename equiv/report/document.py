@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from equiv import wire
 from equiv.records import SEVERITY, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
 
 SCHEMA = "equiv.report"
 VERSION = 1

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from equiv.records import Status, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 FAILING = frozenset({Status.MISMATCH, Status.ERROR, Status.NOT_RUN})
 """Statuses that no option forgives."""
@@ -13,7 +16,7 @@ NOTHING_RAN = 3
 
 
 def exit_code(verdicts: Sequence[Verdict], *, strict: bool = False, require: bool = False) -> int:
-    """0 all good; 1 a failing status, WITHIN under `strict`, UNSUPPORTED under `require`; 3 everything was UNSUPPORTED."""
+    """0 all good; 1 a failing status, WITHIN if `strict`, UNSUPPORTED if `require`; 3 everything was UNSUPPORTED."""
     found = {verdict.status for verdict in verdicts}
     failing = FAILING | ({Status.WITHIN} if strict else set()) | ({Status.UNSUPPORTED} if require else set())
     if found & failing:

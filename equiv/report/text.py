@@ -1,17 +1,21 @@
 """The report of a run as plain text.
 
-How to read it: the table counts the cases of each status, per pair and device; its rows add up to the cases that were planned.
-Below it stands every case that is not IDENTICAL, worst first. A difference shows the whole bits (hexadecimal, of the format's
-width), the values, the distance in ulps, the place in words, and what the differing places have in common. `again` repeats the
-case. Differences that the parties declare (reduction orders, variants of ledger rows) are listed once for all cases that have them.
+How to read it: the table counts the cases of each status, per pair and device; its rows add up to the cases that were
+planned. Below it stands every case that is not IDENTICAL, worst first. A difference shows the whole bits
+(hexadecimal, of the format's width), the values, the distance in ulps, the place in words, and what the differing
+places have in common. `again` repeats the case. Differences that the parties declare (reduction orders, variants of
+ledger rows) are listed once for all cases that have them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from equiv.records import SEVERITY, Difference, Element, OutputVerdict, Status, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
 
 WIDTH = {"u8": 2, "e4m3": 2, "e2m1": 1, "ue8m0": 2, "bf16": 4, "f16": 4, "f32": 8, "i32": 8, "i64": 16}
 """Hexadecimal digits of a format's bits; other formats are shown with as many as they need."""
@@ -90,9 +94,8 @@ def _output(output: OutputVerdict) -> list[str]:
 
 
 def _difference(difference: Difference) -> list[str]:
-    lines = [
-        f"    {difference.count} of {difference.total} differ, {difference.left} (expected) against {difference.right} (got)"
-    ]
+    parties = f"{difference.left} (expected) against {difference.right} (got)"
+    lines = [f"    {difference.count} of {difference.total} differ, {parties}"]
     lines += [f"      at      {_element(element, difference.format)}" for element in difference.worst[:SHOWN]]
     lines += [f"      where   {difference.pattern}"] if difference.pattern else []
     return lines
@@ -128,7 +131,8 @@ def _reordered(verdicts: Sequence[Verdict]) -> str:
 
 def _short(output: OutputVerdict) -> str:
     used = "" if output.envelope_used is None else f", {output.envelope_used:.1%} of the envelope"
-    return f"{sum(d.count for d in output.differences)} of {max((d.total for d in output.differences), default=0)} differ{used}"
+    counts = "; ".join(f"{difference.count} of {difference.total} differ" for difference in output.differences)
+    return f"{counts or output.status}{used}"
 
 
 def _indented(text: str) -> list[str]:

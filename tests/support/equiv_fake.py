@@ -1,7 +1,7 @@
-"""A pair that needs no compiler: doubling, with every way a candidate can go wrong as an axis. For tests of the line itself.
+"""A pair that needs no compiler: doubling, with every way a candidate can go wrong as an axis.
 
-Found like anybody's pair, through the entry point in the `.dist-info` beside it, so that worker processes and pytest runs inside
-tests see it as soon as this folder is on their path.
+For tests of the line itself. Found like anybody's pair, through the entry point in the `.dist-info` beside it, so that
+worker processes and pytest runs inside tests see it as soon as this folder is on their path.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +24,14 @@ from equiv.rounding.declaration import Declaration
 from equiv.workers import Task, run_task
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
     from equiv.records import Bits
 
 BEHAVIOURS = (
-    "good", "carries", "wrong", "overruns", "writes_input", "raises", "segfaults", "exits", "hangs", "illegal", "needs_moon",
+    "good", "carries", "wrong", "overruns", "writes_input", "raises", "segfaults", "exits", "hangs",
+    "illegal", "needs_moon",
 )  # fmt: skip
 
 
@@ -137,13 +139,13 @@ def make(name: str = "fake", **changes: Any) -> Pair:
         "candidate": Party("equiv_fake:candidate", ("numpy",)),
         "layout": layout,
         "inputs": inputs,
-        "check": lambda case: [],
-        "output_specs": lambda case: (
+        "check": lambda _case: [],
+        "output_specs": lambda _case: (
             OutputSpec("y", "f32", ("element",), "envelope", "the last element may be one ulp up"),
             OutputSpec("pool", "u8", ("row", "byte"), "bitwise", "row 1 is set, the others stay"),
         ),
         "outputs": outputs,
-        "undefined": lambda case, given: {},
+        "undefined": lambda _case, _given: {},
         "model": model,
         "envelope": envelope,
         "declaration": declaration,
@@ -189,7 +191,7 @@ class HostDevice:
         root.mkdir(exist_ok=True)
         (root / name).touch()
 
-    def register(self, name: str, what: Any, *, writable: bool = True) -> None:
+    def register(self, name: str, _what: Any, *, writable: bool = True) -> None:
         self.registered[name] = writable
 
     def unregister(self, name: str) -> None:
@@ -203,7 +205,7 @@ def run_on_host(task: Task) -> Verdict:
     """What a worker does, on the host device."""
     import equiv.device
 
-    equiv.device.device = HostDevice  # type: ignore[attr-defined,assignment]
+    equiv.device.device = HostDevice
     return run_task(task)
 
 

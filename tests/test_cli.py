@@ -1,0 +1,243 @@
+"""The command line: what it prints where, and its exit codes."""
+
+from __future__ import annotations
+
+import functools
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import equiv_fake
+import pytest
+
+from equiv import cli, journal
+from equiv.records import Status, Verdict
+from equiv.workers import Task, run_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+CASES = Path(__file__).parent / "support" / "cases"
+
+
+@pytest.fixture(autouse=True)
+def on_the_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every device is the host device, also in workers; the working directory is empty."""
+    monkeypatch.setattr(sys.modules["equiv.device"], "device", equiv_fake.HostDevice)
+    monkeypatch.setattr(cli, "device", equiv_fake.HostDevice)
+    monkeypatch.setattr(cli, "run_plan", functools.partial(run_plan, run=equiv_fake.run_on_host))
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*arguments: str, in_process: bool = True) -> int:
+    return cli.main(["run", "--cases", str(CASES), *(["--in-process"] if in_process else []), *arguments])
+
+
+def reported(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Status]]:
+    code = run("--json", *arguments)
+    data = json.loads(capsys.readouterr().out)
+    return code, {entry["case"]: Status(entry["status"]) for entry in data["verdicts"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["fake::good"], 0),
+        (["fake_reordered"], 0),
+        (["fake_unknown"], 0),
+        (["fake_unknown", "--strict"], 1),
+        (["fake::good", "fake_unknown", "--strict"], 1),
+        (["fake::wrong"], 1),
+        (["fake::overruns"], 1),
+        (["fake::raises"], 1),
+        (["fake::needs_moon"], 3),
+        (["fake::needs_moon", "--require"], 1),
+        (["fake::good", "fake::needs_moon"], 0),
+        (["fake::good", "fake::needs_moon", "--require"], 1),
+        (["fake::good", "--device", "emulated:sm_0"], 3),
+        (["fake::nothing"], 2),
+        (["nobody"], 2),
+        (["--suite", "weekly"], 2),
+        (["fake::good", "--journal", "/proc/journal.jsonl"], 2),
+    ],
+)
+def test_the_exit_code_says_what_the_run_came_to(arguments: list[str], code: int) -> None:
+    assert run(*arguments) == code
+
+
+def test_a_line_that_cannot_be_read_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["--colour"], ["-j", "0"], ["--seed", "x"]):
+        with pytest.raises(SystemExit) as caught:
+            run(*arguments)
+        assert caught.value.code == 2
+    assert "argument -j/--jobs: 0 is not 1 or more" in capsys.readouterr().err
+
+
+def test_an_unknown_device_is_a_usage_error_before_anything_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.undo()
+    assert cli.main(["run", "fake::good", "--cases", str(CASES), "--device", "emulated:sm_75"]) == 2
+    assert (
+        "equiv: no device named 'emulated:sm_75'; known: emulated:sm_90a, emulated:sm_100a, cuda:N"
+        in capsys.readouterr().err
+    )
+
+
+def test_a_bad_case_file_lists_all_its_faults_and_nothing_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "fake.toml").write_text('[[case]]\nid = "A"\nwhy = ""\nseed = -1\nsuites = ["pr"]\naxes = { n = 0 }\n')
+    assert cli.main(["run", "--cases", str(tmp_path)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    for path in ("$.case[0].id", "$.case[0].why", "$.case[0].seed", "$.case[0].axes.n"):
+        assert f"  {path}: " in captured.err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_suite_selects_and_the_report_counts_every_status(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--suite", "smoke") == 0
+    out = capsys.readouterr().out
+    assert out.endswith(
+        "3 case(s): 1 IDENTICAL, 1 REORDERED, 1 WITHIN, 0 UNSUPPORTED, 0 NOT_RUN, 0 MISMATCH, 0 ERROR\n"
+    )
+    assert "declared  fake.1: oracle no carry, candidate carry" in out
+    assert "\x1b" not in out
+
+
+def test_a_mismatch_prints_bits_place_and_a_command_that_repeats_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("fake::wrong", "--device", "emulated:sm_90a") == 1
+    out = capsys.readouterr().out
+    assert "MISMATCH fake::wrong  emulated:sm_90a  seed 2" in out
+    assert "[3] element 3  expected 0x" in out
+    (again,) = [line for line in out.splitlines() if line.startswith("  again")]
+    assert again == f"  again     equiv run fake::wrong --device emulated:sm_90a --cases {CASES}"
+    assert cli.main(again.split()[2:]) == 1  # and it does
+
+
+def test_another_seed_is_run_beside_the_file_s_own_and_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("fake::wrong", "--seed", "99", "--seed", "2", "--json") == 1
+    verdicts = json.loads(capsys.readouterr().out)["verdicts"]
+    assert [(entry["seed"], " --seed 99" in entry["again"]) for entry in verdicts] == [(2, False), (99, True)]
+
+
+def test_several_devices_are_run_each_once(capsys: pytest.CaptureFixture[str]) -> None:
+    devices = ("--device", "emulated:sm_90a", "--device", "emulated:sm_100a", "--device", "emulated:sm_90a")
+    assert run("fake::good", "--json", *devices) == 0
+    verdicts = json.loads(capsys.readouterr().out)["verdicts"]
+    assert [entry["device"] for entry in verdicts] == ["emulated:sm_90a", "emulated:sm_100a"]
+
+
+def test_json_is_the_whole_of_stdout_and_says_what_ran_with(capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = reported(capsys, "fake_reordered")
+    assert (code, found) == (0, {"fake_reordered::carries": Status.REORDERED})
+
+
+def test_a_journal_is_always_written_and_the_report_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("fake::good") == 0
+    (path,) = (tmp_path / "runs").glob("*.jsonl")
+    assert f"journal runs/{path.name}" in capsys.readouterr().out
+    assert [v.status for v in journal.read(path).verdicts] == [Status.IDENTICAL]
+
+
+def test_launch_records_go_where_they_are_asked_for(tmp_path: Path) -> None:
+    assert run("fake::good", "--record", "kept", "--seed", "77") == 0
+    assert len(list((tmp_path / "kept").iterdir())) == 4  # two parties, two seeds
+
+
+def test_a_crash_in_a_worker_costs_one_case(capsys: pytest.CaptureFixture[str]) -> None:
+    code = run("fake::segfaults", "fake::good", "fake_reordered", "-j", "2", "--json", in_process=False)
+    found = {entry["case"]: entry for entry in json.loads(capsys.readouterr().out)["verdicts"]}
+    assert code == 1
+    assert {name: entry["status"] for name, entry in found.items()} == {
+        "fake::segfaults": "ERROR", "fake::good": "IDENTICAL", "fake_reordered::carries": "REORDERED",
+    }  # fmt: skip
+    assert found["fake::segfaults"]["summary"].startswith(
+        "the worker died: signal SIGSEGV; the end of its output:\nabout to read"
+    )
+
+
+def test_an_interrupted_run_reports_what_it_did_not_reach(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(tasks: list[Task], jobs: int, timeout: float) -> Generator[Verdict, None, None]:
+        yield tasks[0].stopped(Status.IDENTICAL, "done")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "run_plan", interrupted)
+    assert run("fake::good", "fake::wrong", in_process=False) == 1
+    out = capsys.readouterr().out
+    assert "interrupted: the cases that were not reached are NOT_RUN" in out
+    assert "NOT_RUN fake::wrong  emulated:sm_100a  seed 2\n  planned and not reached" in out
+    assert "1 IDENTICAL, 0 REORDERED, 0 WITHIN, 0 UNSUPPORTED, 1 NOT_RUN," in out
+
+
+SCRIPT = """
+import functools, sys
+import equiv_fake
+from equiv import cli
+from equiv.workers import run_plan
+if __name__ == "__main__":
+    cli.device = equiv_fake.HostDevice
+    cli.run_plan = functools.partial(run_plan, run=equiv_fake.answer)
+    sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_run_that_hangs_and_the_report_is_written(number: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(SCRIPT)
+    book = tmp_path / "j.jsonl"
+    command = [
+        sys.executable,
+        "main.py",
+        "run",
+        "fake::good",
+        "fake::hangs",
+        "-j",
+        "1",
+        "--cases",
+        str(CASES),
+        "--journal",
+        str(book),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    for _ in range(300):
+        if book.exists() and len(book.read_bytes().splitlines()) == 2:
+            break
+        time.sleep(0.1)
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "2 case(s): 1 IDENTICAL, 0 REORDERED, 0 WITHIN, 0 UNSUPPORTED, 1 NOT_RUN, 0 MISMATCH, 0 ERROR" in out
+
+
+def test_list_prints_axes_contracts_and_cases(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list", "fake", "--cases", str(CASES), "--suite", "smoke"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "fake: y = 2 x",
+        "  axes",
+        "    n = 8  [1..4096]  elements",
+        f"    behaviour = good  [{', '.join(equiv_fake.BEHAVIOURS)}]  what the candidate does",
+        "  outputs",
+        "    y (f32): envelope: the last element may be one ulp up",
+        "    pool (u8): bitwise: row 1 is set, the others stay",
+        "  1 case(s): 1 in smoke, 1 in pr, 1 in nightly",
+        "    fake::good  nothing wrong: IDENTICAL",
+    ]
+
+
+def test_list_as_json_has_every_case_with_its_why_and_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list", "--cases", str(CASES), "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert list(data) == ["fake", "fake_reordered", "fake_unknown"]
+    assert data["fake"]["cases"][0]["name"] == "fake::good"
+    assert data["fake"]["cases"][0]["seed"] == 1
+    assert data["fake"]["outputs"][1]["contract"] == "bitwise"
