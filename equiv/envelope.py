@@ -174,10 +174,10 @@ def normalised_keys(
 ) -> Interval:
     """The key's LayerNorm before any rounding to BF16, intervals `[T, 128]`.
 
-    mean: the exact sum widened by gamma(d) sum |x|, over 128 (exact; half the smallest subnormal more if it underflows).
-    d = x - mean: falls with the mean. var: `squares_about_mean`, which keeps the differences' common error in the mean
-    together. rstd: falls with var + eps (the table is monotone). y: corners of d and rstd, then monotone in the
-    product.
+    mean: the exact sum widened by gamma(d) sum |x|, over 128 (exact, or rounded
+    where it underflows). d = x - mean: falls with the mean. var: `squares_about_mean`, which keeps the differences'
+    common error in the mean together. rstd: falls with var + eps, as the table is monotone. y: corners of d and rstd,
+    then monotone in the product.
     """
     x = LEDGER["dsa.R10a"].steps["shift"](
         inputs["projected"][dsa.written(inputs), shape.key_at : shape.key_at + dsa.DIM]

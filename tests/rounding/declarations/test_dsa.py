@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
+from dsa_reference import case, inputs, run
 
 from equiv.dsa_index import PAIR
-from equiv.rounding.declaration import Declaration, differences
+from equiv.rounding.conversions import widen
+from equiv.rounding.declaration import differences
 from equiv.rounding.declarations import DECLARATIONS, find
-from equiv.rounding.declarations.dsa import cute_order, triton_order
-from equiv.rounding.dsa import REDUCTIONS
+from equiv.rounding.declarations.dsa import STRIDES, cute_order, triton_order
+from equiv.rounding.dsa import REDUCTIONS, Shape, normalise, runner
 from equiv.rounding.dsa_ledger import LEDGER
-from equiv.rounding.orders import Order
+from equiv.rounding.formats import BF16
+from equiv.rounding.orders import Order, butterfly, leaves, pairwise
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from equiv.records import Bits, Case
+    from equiv.rounding.declaration import Declaration
 
 TRITON = {"triton": "3.8.0"}
 CUTE = {"nvidia-cutlass-dsl": "4.8.1"}
@@ -104,3 +116,48 @@ def test_exactly_the_declared_squares_are_fused(order: Order, fused: set[int]) -
         a[partner], b[partner] = 1.0, -(1 + 2.0**-11)
         left = float(order.dot(a.view(np.uint32), b.view(np.uint32)).view(np.float32)[0])
         assert left == (2.0**-24 if channel in fused else 0.0), channel
+
+
+def rivals(party: str) -> list[Order]:
+    """Orders of the squares that a misreading of the PTX would declare: nothing fused, the other half fused, the other party's."""
+    if party == "candidate":
+        flipped = [pairwise(leaves([4 * lane + c for c in (1, 0, 3, 2)]), fused=True) for lane in range(32)]
+        return [cute_order(fused=False), Order.of(128, butterfly(flipped, STRIDES)[0]), triton_order(fused=True)]
+    warps = [butterfly(leaves(range(32 * w, 32 * (w + 1))), STRIDES, fused=True)[16] for w in range(4)]
+    return [triton_order(fused=False), Order.of(128, butterfly(warps, (2, 1))[0]), cute_order(fused=True)]
+
+
+def normed(given: Mapping[str, Bits], keys: Bits, declaration: Declaration, one: Case) -> Bits:
+    """The model's keys before quantisation, float32 bits [T, 128]."""
+    return normalise(Shape.of(one), given, widen(keys, BF16), declaration, runner(declaration))
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize(("party", "toolchain"), [("oracle", TRITON), ("candidate", CUTE)])
+def test_a_bias_that_cancels_the_declared_result_leaves_zeros(party: str, toolchain: dict[str, str], arch: str) -> None:
+    """With b = -(d * rstd) of the declared trees the key is 0 to the bit; an ulp in the variance would show as codes.
+
+    The keys are such that every rival order has another `rstd`, so a kernel that used it would fail here.
+    """
+    declared = find("dsa_index", party, toolchain, arch)
+    assert declared is not None
+    one = case(batch=1, key_round="f32", key_floor=1e-10)
+    given = inputs(one)
+    given["norm_w"][:] = np.float32(1).view(np.uint32)
+    given["norm_b"][:] = 0
+    keys = (np.random.default_rng(3).standard_normal((4000, 128)).astype(np.float32).view(np.uint32) >> 16).astype(
+        np.uint16
+    )
+    products = normed(given, keys, declared, one)
+    telling = np.ones(len(keys), dtype=np.bool_)
+    for rival in rivals(party):
+        other = replace(declared, orders={**declared.orders, "key.squares": rival})
+        telling &= (normed(given, keys, other, one) != products).mean(axis=1) > 0.5
+    chosen = np.flatnonzero(telling)[:2]
+    assert len(chosen) == 2, "no key tells all orders apart"
+    for row in chosen:
+        given["projected"][0, :128] = keys[row]
+        given["norm_b"][:] = products[row] ^ 0x80000000
+        outputs = run(party, one, given, arch)
+        assert not (outputs["key_codes"] & 0x7F).any(), f"key {row}"
+        assert outputs["key_scale"].tolist() == [(127 - 42) << 23], f"key {row}"

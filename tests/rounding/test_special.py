@@ -1,0 +1,179 @@
+"""Measured special functions: tables, the rules that carry them, lowering, and libdevice's log2."""
+
+from __future__ import annotations
+
+import lzma
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from numerics_twin import Twin, near, samples
+
+from equiv.errors import RecordError, UnsupportedError, UsageError
+from equiv.rounding import arithmetic as fp
+from equiv.rounding import dsa_steps, special
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+UNARY: dict[str, Callable[..., fp.U32]] = {
+    "ex2": special.ex2,
+    "rcp": special.rcp,
+    "rsqrt": special.rsqrt,
+    "sqrt": special.sqrt,
+}
+BINARY: dict[str, Callable[..., fp.U32]] = {"div_full": special.div_full, "div_approx": special.div_approx}
+
+
+@pytest.fixture(scope="module")
+def twin(tmp_path_factory: pytest.TempPathFactory) -> Twin:
+    arity = {f"eq_{name}{ftz}": 1 + (name in BINARY) for name in (*UNARY, *BINARY) for ftz in ("", "_ftz")}
+    return Twin(tmp_path_factory.mktemp("twin"), arity)
+
+
+def bits(*values: float) -> fp.U32:
+    return fp.bits_of(values)
+
+
+@pytest.mark.parametrize("name", special.TABLES)
+def test_a_table_reproduces_the_checksum_of_the_gpu(name: str) -> None:
+    table = special.table(name)
+    assert table.shape == (special.TABLES[name].entries,)
+    assert special.checksum(table) == special.TABLES[name].checksum
+    assert not table.flags.writeable
+
+
+@pytest.mark.parametrize(("name", "percent"), [("ex2", 61.1), ("rcp", 86.785), ("rsqrt", 78.34), ("sqrt", 83.13)])
+def test_the_share_of_correctly_rounded_entries_is_the_measured_one(name: str, percent: float) -> None:
+    packed = (Path(special.__file__).parent / "tables" / special.TABLES[name].file).read_bytes()
+    residuals = np.frombuffer(lzma.decompress(packed), dtype=np.int8)
+    assert 100 * np.mean(residuals == 0) == pytest.approx(percent, abs=0.06)
+
+
+def test_a_damaged_table_is_refused_with_both_checksums(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = special.TABLES["rcp"]
+    wrong = special.Table(spec.file, spec.entries, spec.base, spec.checksum ^ 1)
+    monkeypatch.setattr(special, "TABLES", {"rcp": wrong})
+    with pytest.raises(RecordError, match=r"checksum 0x46f42047e2dddf03, expected 0x46f42047e2dddf02"):
+        special.rebuild("rcp")
+
+
+def test_a_cached_table_of_the_wrong_size_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EQUIV_CACHE_DIR", str(tmp_path))
+    np.save(tmp_path / f"table-rcp-{special.TABLES['rcp'].checksum:016x}.npy", np.zeros(7, dtype=np.uint32))
+    with pytest.raises(RecordError, match=r"uint32 \(7,\), expected uint32 \(8388608,\)"):
+        special.table.__wrapped__("rcp")
+
+
+def test_unknown_table_is_named_with_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="no special-function table named 'lg2'; known: ex2, rcp, rsqrt, sqrt"):
+        special.table("lg2")
+
+
+@pytest.mark.parametrize("ftz", [True, False])
+@pytest.mark.parametrize("name", UNARY)
+def test_the_c_twin_approximates_alike(name: str, ftz: bool, twin: Twin) -> None:
+    a = samples(41)
+    if name == "ex2":
+        a = np.concatenate([a, near(42, np.full(1 << 16, 0x41000000, dtype=np.uint32), 8)])
+    assert np.array_equal(UNARY[name](a, ftz=ftz), twin(f"eq_{name}" + "_ftz" * ftz, a))
+
+
+@pytest.mark.parametrize("ftz", [True, False])
+@pytest.mark.parametrize("name", BINARY)
+def test_the_c_twin_divides_alike(name: str, ftz: bool, twin: Twin) -> None:
+    a, b = samples(43), samples(44)
+    b = np.concatenate([b[: 1 << 16], near(45, np.full(b.size - (1 << 16), 0x7E800000, dtype=np.uint32), 3)])
+    assert np.array_equal(BINARY[name](a, b, ftz=ftz), twin(f"eq_{name}" + "_ftz" * ftz, a, b))
+
+
+def test_corner_values_are_the_measured_ones() -> None:
+    tiny, largest = np.uint32(0x000116C2), np.uint32(0x7F7FFFFF)
+    ftz = {name: partial(function, ftz=True) for name, function in UNARY.items()}
+    assert ftz["ex2"](np.concatenate([bits(0.0, -0.0, -128.0), [tiny]])).tolist() == bits(1, 1, 0, 1).tolist()
+    assert special.ex2(bits(-128.0), ftz=False) == 0x00200000
+    assert ftz["ex2"](bits(np.inf, -np.inf, 128.0, -126.0)).tolist() == bits(np.inf, 0, np.inf, 2.0**-126).tolist()
+    assert ftz["rcp"](bits(np.inf, -np.inf, 0.0, -0.0)).tolist() == bits(0, -0.0, np.inf, -np.inf).tolist()
+    assert ftz["rcp"](np.array([largest, tiny])).tolist() == [0, 0x7F800000]
+    assert ftz["rsqrt"](bits(-0.0, 0.0, -1.0, np.inf)).tolist() == [0xFF800000, 0x7F800000, 0x7FFFFFFF, 0]
+    assert ftz["sqrt"](bits(-0.0, -1.0, np.inf, 4.0)).tolist() == [0x80000000, 0x7FFFFFFF, 0x7F800000, 0x40000000]
+    for function in ftz.values():
+        assert function(np.uint32([0x7F800001, 0xFFC00000])).tolist() == [0x7FFFFFFF] * 2
+
+
+def test_powers_of_two_are_exact_everywhere_that_production_relies_on_it() -> None:
+    exponents = np.arange(-126, 128)
+    powers = bits(*(2.0**exponents))
+    assert np.array_equal(special.ex2(bits(*exponents.astype(float)), ftz=True), powers)
+    assert np.array_equal(special.rcp(powers[:-1], ftz=True), bits(*(2.0**-exponents[:-1])))
+    assert np.array_equal(special.log2_libdevice(powers), bits(*exponents.astype(float)))
+    bf16 = np.arange(1 << 15, dtype=np.uint32) << np.uint32(16)
+    finite = bf16[bf16 < np.uint32(0x7F800000)]
+    for exponent in (-42, -22, 0, 5, 120):
+        exact = fp.bits_of(finite.view(np.float32).astype(np.float64) / 2.0**exponent)
+        assert np.array_equal(special.div_full(finite, bits(2.0**exponent), ftz=False), exact)
+
+
+def test_ex2_depends_on_23_fraction_bits_and_complements_negative_numbers() -> None:
+    x = bits(-0.3, 0.3, -5.7, 5.7)
+    t = np.floor(np.abs(x.view(np.float32).astype(np.float64)) * 2**23).astype(np.int64)
+    v = np.where(x >> 31 == 1, -(t + 1), t)
+    expected = special.table("ex2")[v & 0x7FFFFF].astype(np.int64) + ((v >> 23) - 1) * (1 << 23)
+    assert np.array_equal(special.ex2(x, ftz=True), expected)
+
+
+def test_without_ftz_small_results_are_squares_of_halves() -> None:
+    x = bits(-126.5, -140.25, -149.0)
+    y = special.ex2(bits(-63.25, -70.125, -74.5), ftz=True)
+    assert np.array_equal(special.ex2(x, ftz=False), fp.mul(y, y))
+    assert special.rcp(np.uint32(0x7F7FFFFF), ftz=False) == 0x00200000
+    assert special.rsqrt(np.uint32(1), ftz=False) == special.rsqrt(bits(2.0**-149 * 2.0**24), ftz=True) + (12 << 23)
+
+
+def test_rsqrt_falls_and_sqrt_has_four_inversions() -> None:
+    assert np.all(np.diff(special.table("rsqrt").astype(np.int64)) <= 0)
+    assert np.all(np.diff(special.table("rcp").astype(np.int64)) <= 0)
+    assert np.all(np.diff(special.table("ex2").astype(np.int64)) >= 0)
+    assert np.sum(np.diff(special.table("sqrt").astype(np.int64)) < 0) == 4
+
+
+def halved_by_log2(exponent: int, mantissas: np.ndarray) -> int:
+    """How many float32 of one binade get half of the true power of two from `exp2(ceil(log2))`."""
+    s = (np.uint32((exponent + 127) << 23) + mantissas).astype(np.uint32)
+    by_log2, by_bits = dsa_steps.pow2_log2(s), dsa_steps.pow2_add_mask(s)
+    differ = by_log2 != by_bits
+    assert np.array_equal(by_log2[differ] + np.uint32(1 << 23), by_bits[differ])
+    return int(np.sum(differ))
+
+
+def per_binade(exponent: int) -> int:
+    """What spec dsa 3, fact 2 says of a binade."""
+    size = exponent if exponent >= 0 else -exponent - 1
+    return {0: 0, 1: 0, 2: 0, 3: 1, 4: 2, 5: 5, 6: 11, 7: 22}[size.bit_length()] if exponent not in {-4, 3} else 0
+
+
+def test_log2_halves_3676_scales_just_above_powers_of_two() -> None:
+    found = {k: halved_by_log2(k, np.arange(64)) for k in range(-126, 128)}
+    assert found == {k: per_binade(k) for k in found}
+    assert sum(found.values()) == 3676
+
+
+@pytest.mark.slow
+def test_log2_halves_no_other_normal_number() -> None:
+    total = sum(halved_by_log2(k, np.arange(1 << 23)) for k in range(-126, 128))
+    assert total == 3676
+
+
+def test_log2_of_zero_infinity_and_negative_numbers() -> None:
+    assert special.log2_libdevice(bits(0.0, -0.0, np.inf)).tolist() == bits(-np.inf, -np.inf, np.inf).tolist()
+    assert special.log2_libdevice(bits(-1.0, np.nan)).tolist() == [0x7FFFFFFF] * 2
+    assert special.log2_libdevice(np.uint32([1, 0x400000])).tolist() == bits(-149, -127).tolist()
+
+
+def test_what_has_not_been_measured_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedError, match=r"needs instruction:lg2\.approx\.ftz\.f32: its values below 0\.5"):
+        special.lg2(bits(1.0), ftz=True)
+    with pytest.raises(UnsupportedError, match=r"needs instruction:tanh\.approx\.f32: it has not been measured"):
+        special.tanh(bits(1.0))
