@@ -119,7 +119,7 @@ def test_exactly_the_declared_squares_are_fused(order: Order, fused: set[int]) -
 
 
 def rivals(party: str) -> list[Order]:
-    """Orders of the squares that a misreading of the PTX would declare: nothing fused, the other half fused, the other party's."""
+    """Orders of the squares that a misreading of the PTX would declare: none fused, the others, the other party's."""
     if party == "candidate":
         flipped = [pairwise(leaves([4 * lane + c for c in (1, 0, 3, 2)]), fused=True) for lane in range(32)]
         return [cute_order(fused=False), Order.of(128, butterfly(flipped, STRIDES)[0]), triton_order(fused=True)]
