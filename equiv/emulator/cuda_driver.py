@@ -5,10 +5,11 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from equiv.errors import DeviceError, UnsupportedError
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
     from equiv.emulator.record import LaunchRecord
@@ -61,7 +62,8 @@ class CudaGpu:
 
     def write(self, address: int, data: bytes) -> None:
         """Copies bytes to the GPU."""
-        self._check("cuMemcpyHtoD", self._driver.cuMemcpyHtoD(address, data, len(data)))
+        source = np.frombuffer(data, dtype=np.uint8)
+        self._check("cuMemcpyHtoD", self._driver.cuMemcpyHtoD(address, source.ctypes.data, source.nbytes))
 
     def read(self, address: int, into: Bytes) -> None:
         """Copies bytes from the GPU into a contiguous array."""

@@ -208,8 +208,8 @@ class EmulatedDevice:
                 error = caught
                 for offset, word in strays:
                     caught.add_note(
-                        f"parameter bytes {offset}..{offset + 7} of {launch.kernel} hold {word:#x}: memory of this process, "
-                        "but of no registered buffer; if it is a pointer, `device.register` its tensor"
+                        f"parameter bytes {offset}..{offset + 7} of {launch.kernel} hold {word:#x}: memory of this "
+                        "process, but of no registered buffer; if it is a pointer, `device.register` its tensor"
                     )
                 raise
             except BaseException as caught:

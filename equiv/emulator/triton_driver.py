@@ -278,13 +278,13 @@ def pack(name: str, kind: str, value: Any) -> bytes:  # noqa: ANN401
         number = operator.index(value)
         if not -(2**63) <= number < 2**64:
             raise OverflowError(f"argument {name}: {number} does not fit 64 bits")
-        return (number & (2 ** (8 * INTEGERS[kind]) - 1)).to_bytes(INTEGERS[kind], "little")
+        return (number & ((1 << 8 * INTEGERS[kind]) - 1)).to_bytes(INTEGERS[kind], "little")
     if kind == "fp64":
         return struct.pack("<d", float(value))
     if kind == "fp16":
         return struct.pack("<e", float(value))
     if kind in {"fp32", "f32", "bf16"}:
-        single: bytes = bytes(ctypes.c_float(float(value)))
+        single = bytes(memoryview(ctypes.c_float(float(value))))
         return single[2:] if kind == "bf16" else single
     raise UnsupportedError(f"triton:argument:{kind}", f"argument {name}; tensor descriptors are not emulated yet")
 
