@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from equiv import inputs as make
-from equiv.dsa_index import tensors
+from equiv.dsa_index import aimed, tensors
+from equiv.dsa_index.aimed import AIMED
 from equiv.inputs import Draws, Target
 from equiv.rounding.formats import E2M1, E4M3, F32
 
@@ -152,7 +153,7 @@ REGIMES: Mapping[str, tuple[str, ...]] = {
     "key": tuple(KEY),
     "head_weights": tuple(HEAD_WEIGHTS),
     "norm_w": tuple(NORM_W),
-    "norm_b": tuple(NORM_B),
+    "norm_b": (*NORM_B, *AIMED),
     "slots": tuple(SLOTS),
     "cache": tuple(CACHE),
 }
@@ -180,12 +181,20 @@ def inputs(case: Case) -> dict[str, Bits]:
     projected[:, key : key + tensors.DIM] = fill("key", KEY, (batch, tensors.DIM))
     projected[:, weight : weight + tensors.HEADS] = fill("head_weights", HEAD_WEIGHTS, (batch, tensors.HEADS))
     pages, per_group = tensors.pages(case), tensors.DIM // group
+    norm_w = fill("norm_w", NORM_W, (per_group, group)).ravel()
+    if (name := regime(case, "norm_b")) in AIMED:
+        rounds = tensors.axis(case, "key_round") == "bf16"
+        goal = aimed.goals(Draws(case.seed, "norm_b"), (per_group, group), target, name=name, rounds=rounds)
+        first = projected[0, key : key + tensors.DIM]
+        norm_b = aimed.bias(goal, aimed.normalised(first, norm_w, float(tensors.axis(case, "eps"))))
+    else:
+        norm_b = fill("norm_b", NORM_B, (per_group, group)).ravel()
     slots = SLOTS[regime(case, "slots")](Draws(case.seed, "slots"), batch, pages, tensors.page_stride(case))
     return {
         "q": fill("q", Q, (batch * tensors.HEADS * per_group, group)).reshape(batch, tensors.HEADS, tensors.DIM),
         "projected": projected,
-        "norm_w": fill("norm_w", NORM_W, (per_group, group)).ravel(),
-        "norm_b": fill("norm_b", NORM_B, (per_group, group)).ravel(),
+        "norm_w": norm_w,
+        "norm_b": norm_b,
         "slots": slots.astype(np.int64).view(np.uint64),
         "cache": fill("cache", CACHE, (pages, tensors.page_bytes(case))),
     }

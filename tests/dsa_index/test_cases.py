@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -10,7 +11,11 @@ import pytest
 from equiv import casefile
 from equiv.dsa_index import PAIR
 from equiv.dsa_index.regimes import REGIMES
+from equiv.rounding.declarations.dsa import DECLARATIONS
 from equiv.rounding.formats import BF16, F32, decode
+
+if TYPE_CHECKING:
+    from equiv.records import Case
 
 CASES = casefile.load(Path(__file__).parents[2] / "cases" / "dsa_index.toml", PAIR)
 PR = [case for case in CASES if "pr" in case.suites]
@@ -18,7 +23,7 @@ BY_ID = {case.id: case for case in CASES}
 
 
 def test_suites_have_the_sizes_that_were_promised() -> None:
-    assert len([case for case in CASES if "smoke" in case.suites]) == 8
+    assert len([case for case in CASES if "smoke" in case.suites]) == 9
     assert len(PR) >= 65
     assert len(CASES) > len(PR)
 
@@ -51,6 +56,17 @@ def test_the_shipped_list_of_known_gaps_is_valid() -> None:
     path = Path(__file__).parents[2] / "cases" / casefile.GAPS
     assert path.exists()
     assert casefile.load_gaps(path, CASES, dt.date(2026, 1, 1)) == ()
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
+@pytest.mark.parametrize("case", [case for case in CASES if "aimed" in case.id], ids=lambda case: case.id)
+def test_aimed_cases_show_the_difference_between_the_declared_orders(case: Case, arch: str) -> None:
+    declared = {known.party: known for known in DECLARATIONS if known.arch == arch}
+    inputs = PAIR.inputs(case)
+    oracle, candidate = (PAIR.model(case, inputs, declared[party]) for party in ("oracle", "candidate"))
+    output = "key_scale" if "scale" in case.id else "key_codes"
+    assert (oracle[output] != candidate[output]).any()
+    assert {name for name in oracle if (oracle[name] != candidate[name]).any()} <= {"key_codes", "key_scale"}
 
 
 @pytest.mark.parametrize(
