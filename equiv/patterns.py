@@ -47,18 +47,15 @@ def _places(differs: Mask, dims: Sequence[str]) -> Iterator[str]:
         yield "everywhere"
         return
     touched = [np.unique(index) for index in np.nonzero(differs)]
-    words = [
-        said
-        for indices, size, dim in zip(touched, differs.shape, dims, strict=True)
-        if (said := _indices(indices, size, dim))
-    ]
+    found = [_indices(at, size, dim) for at, size, dim in zip(touched, differs.shape, dims, strict=True)]
+    words = [said for said in found if said]
     if words:
-        whole = int(differs.sum()) == np.prod([len(indices) for indices in touched])
+        whole = None not in found and int(differs.sum()) == np.prod([len(indices) for indices in touched])
         yield ("all of " if whole else "all in ") + ", ".join(words)
 
 
-def _indices(indices: npt.NDArray[np.int64], size: int, dim: str) -> str:
-    """The touched indices of one dimension: one, every n-th, a tail, a range, a few; "" if many and irregular."""
+def _indices(indices: npt.NDArray[np.int64], size: int, dim: str) -> str | None:
+    """The touched indices of one dimension: one, every n-th, a tail, a range, a few; "" if all, None if irregular."""
     first, last = int(indices[0]), int(indices[-1])
     if len(indices) == size:
         return ""
@@ -72,7 +69,7 @@ def _indices(indices: npt.NDArray[np.int64], size: int, dim: str) -> str:
     if len(indices) > 2 and np.all(steps == step):
         complete = first < step and last + step >= size
         return f"every {_nth(step)} {dim} from {first}" + ("" if complete else f" to {last}")
-    return f"{dim}s {', '.join(map(str, indices))}" if len(indices) <= LISTED else ""
+    return f"{dim}s {', '.join(map(str, indices))}" if len(indices) <= LISTED else None
 
 
 def _nth(number: int) -> str:

@@ -53,6 +53,7 @@ def change(at: Any) -> Callable[[Bits], None]:
         (([0, 1, 2, 3], [5, 5, 5, 5], [1, 17, 80, 3]), "all in head 5, channels 1, 3, 17, 80"),
         (np.s_[:], "everywhere"),
         (np.s_[:, :, [3, 9, 40, 41, 70]], ""),
+        (np.s_[:, 6, [3, 9, 40, 41, 70]], "all in head 6"),
     ],
 )
 def test_places_in_words(at: Any, words: str) -> None:

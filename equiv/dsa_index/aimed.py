@@ -1,8 +1,8 @@
 """LayerNorm biases aimed at a decision: the first token's y lies where the last bit of a sum tips a code or a scale.
 
 On random data another order of summation changes one code in some hundred thousand. Here y = d * rstd * w + b is
-computed to float64 accuracy, and b is chosen so that y meets a boundary within an FP32 ulp; what is left is how the sums
-are rounded.
+computed to float64 accuracy, and b is chosen so that y meets a boundary within an FP32 ulp; what is left is how
+the sums are rounded.
 """
 
 from __future__ import annotations
