@@ -68,6 +68,10 @@ def test_negative_slots_are_where_the_name_says_and_spare_the_last_slot(name: st
     assert 127 not in found
 
 
+def test_permuted_slots_never_take_the_last_one_even_when_all_others_are_used() -> None:
+    assert sorted(slots("permuted", 127, pages=2).tolist()) == list(range(127))
+
+
 def test_negative_slots_are_of_many_kinds() -> None:
     assert {-1, -64, -65, -(1 << 63), -(1 << 32)} <= set(slots("skip_all", 9).tolist())
 
