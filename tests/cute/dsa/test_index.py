@@ -19,6 +19,7 @@ from cuda.bindings.driver import CUstream
 from cutlass import Float32, cute
 from dsa_reference import ARCHES, VARIANTS, case, inputs, run
 
+import equiv
 from equiv.cute import host
 from equiv.cute.dsa.index import DsaIndex
 from equiv.dsa_index import PAIR
@@ -49,13 +50,15 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Any:
                 host.dynamic(torch.zeros(specs[operand].shape, dtype=TORCH[specs[operand].format]))
                 for operand in OPERANDS
             ]
-            function = cute.compile(
-                DsaIndex(0, 128, **options),
-                *tensors,
-                Float32(1e-6),
-                CUstream(0),
-                options=f"--gpu-arch={arch} --keep-ptx --keep-cubin --dump-dir={tmp_path_factory.mktemp('cute')}",
-            )
+            folder = tmp_path_factory.mktemp("cute")
+            with equiv.device(f"emulated:{arch}").active():
+                function = cute.compile(
+                    DsaIndex(0, 128, **options),
+                    *tensors,
+                    Float32(1e-6),
+                    CUstream(0),
+                    options=f"--keep-ptx --keep-cubin --dump-dir={folder}",
+                )
             made[name, arch] = function.__ptx__.rstrip("\0"), function.__cubin__
         return made[name, arch]
 
