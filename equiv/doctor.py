@@ -104,6 +104,8 @@ def _device(name: str) -> Iterator[Finding]:
 
 def _probe(name: str, module: str) -> tuple[str, str]:
     """(state, detail) of one probe on one device."""
+    from equiv.emulator.device import EmulatedDevice
+
     chosen = device(name)
     try:
         import torch
@@ -120,5 +122,5 @@ def _probe(name: str, module: str) -> tuple[str, str]:
     wrong = int((y.cpu().numpy().view(np.uint32) != expected.view(np.uint32)).sum())
     if wrong:
         return "broken", f"{wrong} of 128 elements of fma(x, 3, 1) are wrong"
-    vouches = {str(vouch) for vouch in getattr(chosen, "vouches", {}).values()}
+    vouches = {str(vouch) for vouch in chosen.vouches().values()} if isinstance(chosen, EmulatedDevice) else set()
     return "ok", "; ".join(["fma(x, 3, 1) has the right bits", *sorted(vouches)])

@@ -182,7 +182,12 @@ class OutputVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict on one case on one device."""
+    """The verdict on one case on one device.
+
+    Attributes:
+        seconds: of the whole case; launch_seconds of it inside kernel launches, which executed `warp_instructions`.
+        again: the command that repeats the case.
+    """
 
     case: str
     device: str
@@ -193,6 +198,7 @@ class Verdict:
     declared: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
+    launch_seconds: float = 0.0
     warp_instructions: int = 0
     toolchain: Mapping[str, str] = field(default_factory=dict)
     again: str = ""

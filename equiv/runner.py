@@ -7,7 +7,6 @@ tensors; when it is done, all bytes of all tensors are checked, not only those i
 from __future__ import annotations
 
 import contextlib
-import time
 import traceback
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -83,10 +82,8 @@ def run_party(
                 stack.callback(device.unregister, tensor)
             if record:
                 stack.enter_context(device.recorded(record, f"{case.pair}.{case.id}.{case.seed}.{name}.{device.arch}"))
-            started = time.perf_counter()
             function(case, {tensor: place.tensor for tensor, place in placed.items()})
             device.synchronize()
-            seconds = time.perf_counter() - started
             launches = tuple(device.launches)
         for place in placed.values():
             place.pull()
@@ -96,7 +93,7 @@ def run_party(
             faults=tuple(fault for buffer in buffers for fault in buffer.faults()),
             launches=len(launches),
             warp_instructions=sum(launch.warp_instructions for launch in launches),
-            seconds=seconds,
+            seconds=sum(launch.seconds for launch in launches),
         )
     finally:
         for buffer in buffers:

@@ -82,6 +82,7 @@ def verify(pair: Pair, case: Case, device: Device, *, again: str = "", record: P
         outputs=tuple(outputs),
         declared=declared,
         notes=tuple(_notes(sides, declarations)),
+        launch_seconds=sum(side.seconds for side in sides.values()),
         warp_instructions=sum(side.warp_instructions for side in sides.values()),
         toolchain={package: found for side in sides.values() for package, found in side.toolchain.items()},
     )

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -241,3 +242,29 @@ def test_list_as_json_has_every_case_with_its_why_and_seed(capsys: pytest.Captur
     assert data["fake"]["cases"][0]["name"] == "fake::good"
     assert data["fake"]["cases"][0]["seed"] == 1
     assert data["fake"]["outputs"][1]["contract"] == "bitwise"
+
+
+def test_rounding_prints_rows_variants_and_declared_orders(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["rounding", "dsa_index"]) == 0
+    out = capsys.readouterr().out
+    rows, *declared = out.split("\n\n")
+    assert "dsa.R12  q: scale, the power of two >= s: f32 -> f32, up [exact]" in rows
+    assert "    variants   log2, add_mask" in rows
+    assert [said.splitlines()[0] for said in declared] == [
+        f"sm_90a and sm_100a: oracle (triton {version('triton')})",
+        f"sm_90a and sm_100a: candidate (nvidia-cutlass-dsl {version('nvidia-cutlass-dsl')})",
+    ]
+    assert "order key.squares" in declared[0]
+    assert "  dsa.R12  add_mask" in declared[1]
+
+
+def test_a_pair_without_a_ledger_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["rounding", "fake"]) == 2
+    assert capsys.readouterr().err == "equiv: pair 'fake' brings no rounding ledger\n"
+
+
+def test_replaying_a_folder_without_records_is_an_error_that_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["replay", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"equiv: {tmp_path}: no captures/*.json\n"

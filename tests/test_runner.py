@@ -62,7 +62,7 @@ def test_a_party_gets_torch_tensors_of_the_layout_with_the_generated_bits() -> N
     assert SEEN["slots"].tolist() == [-1, 63]
     assert (SEEN["q"].view(torch.int16).numpy().view(np.uint16) == inputs["q"]).all()
     assert all((side.outputs[name] == bits).all() for name, bits in inputs.items())
-    assert (side.faults, side.launches, side.warp_instructions) == ((), 1, 5)
+    assert (side.faults, side.launches, side.warp_instructions, side.seconds) == ((), 1, 5, 0.25)
 
 
 def test_an_output_that_nobody_writes_stays_poison_that_changes_with_the_seed() -> None:

@@ -27,7 +27,7 @@ def test_equal_bits_everywhere_are_identical() -> None:
     assert found.status is Status.IDENTICAL
     assert [output.output for output in found.outputs] == ["y", "pool"]
     assert (found.case, found.device, found.seed, found.again) == ("fake::good", DEVICE, 5, "once more")
-    assert found.warp_instructions == 10  # 5 a party
+    assert (found.warp_instructions, found.launch_seconds) == (10, 0.5)  # 5 and 0.25 a party
     assert found.declared == ()
     assert set(found.toolchain) == {"numpy"}
 

@@ -46,7 +46,7 @@ def counts(verdicts: Sequence[Verdict]) -> str:
 
 
 def table(verdicts: Sequence[Verdict]) -> str:
-    """One line a pair and device: how many cases have each status, their time, and the emulator's speed over them."""
+    """One line a pair and device: how many cases have each status, their time, and the emulator's speed in launches."""
     groups: dict[tuple[str, str], list[Verdict]] = {}
     for verdict in verdicts:
         groups.setdefault((verdict.case.partition("::")[0], verdict.device), []).append(verdict)
@@ -56,7 +56,8 @@ def table(verdicts: Sequence[Verdict]) -> str:
         found = Counter(verdict.status for verdict in members)
         seconds = sum(verdict.seconds for verdict in members)
         instructions = sum(verdict.warp_instructions for verdict in members)
-        speed = f"{instructions / seconds:.3g}" if seconds and instructions else "-"
+        launched = sum(verdict.launch_seconds for verdict in members)
+        speed = f"{instructions / launched:.3g}" if launched and instructions else "-"
         numbers = [str(found[status]) for status in SEVERITY]
         rows.append([pair, device, *numbers, str(len(members)), f"{seconds:.1f}", speed])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -68,14 +68,14 @@ def test_every_status_is_counted_also_those_that_nobody_has() -> None:
 
 def test_the_table_has_a_line_for_each_pair_and_device_with_time_and_speed() -> None:
     verdicts = [
-        verdict("a", Status.IDENTICAL, seconds=1.5, warp_instructions=3_000_000),
+        verdict("a", Status.IDENTICAL, seconds=1.5, launch_seconds=0.5, warp_instructions=3_000_000),
         verdict("a", Status.UNSUPPORTED, "cuda:0"),
         verdict("b", Status.ERROR, seconds=0.5),
     ]
     head, gpu, emulated = text.table(verdicts).splitlines()
     assert head.split() == ["pair", "device", *STATUS_NAMES, "cases", "seconds", "warp-instr/s"]
     assert gpu.split() == ["fake", "cuda:0", "0", "0", "0", "1", "0", "0", "0", "1", "0.0", "-"]
-    assert emulated.split() == ["fake", "emulated:sm_90a", "1", "0", "0", "0", "0", "0", "1", "2", "2.0", "1.5e+06"]
+    assert emulated.split() == ["fake", "emulated:sm_90a", "1", "0", "0", "0", "0", "0", "1", "2", "2.0", "6e+06"]
 
 
 def test_the_worst_cases_come_first_and_identical_ones_are_counted_only() -> None:

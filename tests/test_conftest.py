@@ -1,0 +1,50 @@
+"""GPUs of xdist workers."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT_CONFTEST = Path(__file__).parent.parent / "conftest.py"
+
+
+def visible(monkeypatch: pytest.MonkeyPatch, devices: str | None, worker: str | None) -> str | None:
+    """What CUDA_VISIBLE_DEVICES is once the root conftest was loaded."""
+    for name, value in (("CUDA_VISIBLE_DEVICES", devices), ("PYTEST_XDIST_WORKER", worker)):
+        monkeypatch.setenv(name, value) if value is not None else monkeypatch.delenv(name, raising=False)
+    spec = importlib.util.spec_from_file_location("root_conftest", ROOT_CONFTEST)
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+@pytest.mark.parametrize(
+    ("devices", "worker", "pinned"),
+    [
+        ("0,1,2,3", "gw1", "1"),
+        ("4,6", "gw3", "6"),
+        ("GPU-8f1c,GPU-22ab", "gw0", "GPU-8f1c"),
+        ("MIG-4f1c/1/0, MIG-4f1c/2/0", "gw1", "MIG-4f1c/2/0"),
+        ("", "gw1", ""),
+        ("0,1", None, "0,1"),
+        ("0,1", "main", "0,1"),
+        (None, "gw0", None),
+    ],
+)
+def test_a_worker_gets_one_entry_of_the_caller_s_list(
+    monkeypatch: pytest.MonkeyPatch, devices: str | None, worker: str | None, pinned: str | None
+) -> None:
+    assert visible(monkeypatch, devices, worker) == pinned
+
+
+def test_loading_it_loads_no_cuda_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = set(sys.modules)
+    visible(monkeypatch, "0,1", "gw0")
+    assert not {
+        name for name in set(sys.modules) - before if name.split(".")[0] in {"torch", "triton", "cuda", "cutlass"}
+    }

@@ -1,0 +1,116 @@
+"""The look over the machine: what is found, and what it says of what is not."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from equiv import cli, doctor
+from equiv.doctor import Finding
+from equiv.errors import DeviceError, UnsupportedError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, Finding]:
+    """Every finding but those of devices, which take seconds."""
+    monkeypatch.setattr(doctor, "_device", lambda _name: iter(()))
+    return {finding.subject: finding for finding in doctor.examine()}
+
+
+def test_packages_tools_and_cache_are_named_with_their_versions(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("EQUIV_CACHE_DIR", str(tmp_path))
+    findings = found(monkeypatch)
+    assert {finding.state for finding in findings.values()} == {"ok"}
+    assert findings["ptxas"].detail.startswith("12.9.")
+    assert findings["triton"].detail == doctor.version("triton")
+    assert findings["cache"].detail == f"{tmp_path} can be written"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_missing_is_broken_with_what_would_help(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("EQUIV_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    monkeypatch.setenv("CC", "no-such-compiler")
+    monkeypatch.setattr(doctor, "PACKAGES", ("no-such-package",))
+    findings = found(monkeypatch)
+    assert findings["no-such-package"] == Finding(
+        "no-such-package", "broken", "not installed: pip install 'equiv[kernels]'"
+    )
+    assert findings["C compiler"].state == "broken"
+    assert findings["C compiler"].detail.startswith("no-such-compiler: ")
+    assert findings["cache"].state == "broken"
+    assert findings["cache"].detail.endswith("set EQUIV_CACHE_DIR to a folder that can be written")
+
+
+class Failing:
+    """A device that cannot be made active."""
+
+    torch_device = "cpu"
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def active(self) -> Any:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "state", "text"),
+    [
+        ("cuda:0", UnsupportedError("gpu", "none"), "absent", "needs gpu: none"),
+        ("emulated:sm_90a", UnsupportedError("package:triton"), "broken", "needs package:triton"),
+        ("emulated:sm_90a", DeviceError("lost"), "broken", "DeviceError: lost"),
+        ("emulated:sm_90a", ImportError("no torch"), "broken", "ImportError: no torch"),
+    ],
+)
+def test_a_device_that_does_not_work_says_why_and_only_a_gpu_may_be_absent(
+    monkeypatch: pytest.MonkeyPatch, name: str, error: Exception, state: str, text: str
+) -> None:
+    monkeypatch.setattr(doctor, "device", lambda _name: Failing(error))
+    findings = list(doctor._device(name))
+    assert findings == [Finding(f"{name} {compiler}", state, text) for compiler in ("Triton", "CuTe DSL")]
+
+
+def test_wrong_bits_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        doctor,
+        "device",
+        lambda _name: SimpleNamespace(torch_device="cpu", active=contextlib.nullcontext, synchronize=lambda: None),
+    )
+    monkeypatch.setattr(
+        doctor.importlib, "import_module", lambda _name: SimpleNamespace(run_probe=lambda x, y: y.copy_(x * 3))
+    )
+    assert doctor._probe("emulated:sm_90a", "any") == ("broken", "128 of 128 elements of fma(x, 3, 1) are wrong")
+
+
+def test_the_exit_code_is_1_if_something_needed_is_broken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for state, code in (("ok", 0), ("absent", 0), ("broken", 1)):
+        monkeypatch.setattr(doctor, "examine", lambda state=state: iter([Finding("a thing", state, "details")]))
+        assert cli.main(["doctor"]) == code
+        assert capsys.readouterr().out == f"{state:7} a thing  details\n"
+
+
+@pytest.mark.parametrize("name", ["emulated:sm_90a", "emulated:sm_100a"])
+def test_probes_have_the_right_bits_on_each_emulated_device(name: str) -> None:
+    for finding in doctor._device(name):
+        assert finding.state == "ok", finding
+        assert finding.detail.startswith("fma(x, 3, 1) has the right bits")
+
+
+def test_a_pager_that_stops_reading_is_no_traceback() -> None:
+    command = f"{shlex.quote(sys.executable)} -m equiv.cli rounding dsa_index | head -1"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.stdout.startswith("dsa.R10a")
