@@ -27,12 +27,12 @@ MAGNITUDE: Final = np.uint32(0x7FFFFFFF)
 def bits_of(values: npt.ArrayLike) -> U32:
     """Bit patterns of numbers rounded to float32 (nearest even)."""
     with np.errstate(all="ignore"):
-        return np.ascontiguousarray(np.asarray(values, dtype=np.float32)).view(np.uint32)
+        return np.asarray(values, dtype=np.float32).view(np.uint32)
 
 
 def floats(bits: npt.ArrayLike) -> npt.NDArray[np.float32]:
     """Float32 values of bit patterns, for numpy's own float32 operations."""
-    return np.ascontiguousarray(np.asarray(bits, dtype=np.uint32)).view(np.float32)
+    return np.asarray(bits, dtype=np.uint32).view(np.float32)
 
 
 def is_nan(bits: npt.ArrayLike) -> npt.NDArray[np.bool_]:
@@ -62,7 +62,7 @@ def _operands(ftz: bool, *operands: npt.ArrayLike) -> list[npt.NDArray[np.float3
 
 
 def _finish(value: npt.NDArray[np.float32], ftz: bool) -> U32:  # noqa: FBT001
-    bits = canonical(np.ascontiguousarray(value).view(np.uint32).reshape(value.shape))
+    bits = canonical(value.view(np.uint32))
     return flush(bits) if ftz else bits
 
 
@@ -75,7 +75,7 @@ def _two_sum(p: F64, c: F64) -> tuple[F64, F64]:
 
 def _nearest(s: F64, e: F64) -> npt.NDArray[np.float32]:
     """Nearest float32 of s + e: s is rounded to odd first, so that the second rounding is the only one that counts."""
-    bits = np.ascontiguousarray(s).view(np.int64).reshape(s.shape)
+    bits = s.view(np.int64)
     inexact = (e > 0) | (e < 0)
     towards_zero = (bits < 0) != (e < 0)
     odd = np.where(towards_zero, bits - 1, bits | 1)

@@ -91,7 +91,7 @@ def narrow(bits: npt.ArrayLike, conversion: Conversion) -> Codes:
         Codes in `conversion.target.dtype`, same shape.
     """
     target = conversion.target
-    x = np.ascontiguousarray(np.asarray(bits, dtype=np.uint32))
+    x = np.asarray(bits, dtype=np.uint32)
     magnitude = x & np.uint32(0x7FFFFFFF)
     nan = magnitude > np.uint32(F32.infinity or 0)
     if target.subnormals:

@@ -75,7 +75,7 @@ def _unrounded_quotient(x: npt.ArrayLike, scale: npt.ArrayLike) -> U32:
     a, b = fp.floats(x).astype(np.float64), fp.floats(scale).astype(np.float64)
     with np.errstate(all="ignore"):
         exact = a / b
-        bits = np.ascontiguousarray(exact.astype(np.float32)).view(np.uint32)
+        bits = np.asarray(exact, dtype=np.float32).view(np.uint32)
         kept = np.abs(fp.floats(bits).astype(np.float64))
         bits = np.where(kept > np.abs(exact), bits - np.uint32(1), bits)
         inexact = np.isfinite(exact) & (kept != np.abs(exact))

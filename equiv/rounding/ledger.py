@@ -30,8 +30,8 @@ class Row:
             (parties use formulas which differ for some inputs).
         steps: name -> function on bit patterns; the declarable variants first.
         variants: how many of `steps`, from the first, a declaration may name.
-        off: the step that stands for "this row is missing": what is not stored stays unrounded, what is stored in fewer
-            bits is cut off.
+        off: the step that stands for "this row is missing": what is stored in fewer bits is cut off, a float32 result
+            is rounded towards zero, a step with a formula of its own is left out.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""`cvt` as numerics section 4 states it: against ml_dtypes where that is right, edge by edge, and against the C twin."""
+"""`cvt` as numerics section 4 states it: against ml_dtypes where that is right, edge by edge, against the C twin."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_e2m1_intervals_are_those_of_the_table() -> None:
 def test_zero_keeps_its_sign_and_subnormals_are_kept() -> None:
     assert convert("e4m3.f32.rn.satfinite", -0.0, -(2.0**-11), 2.0**-9) == [0x80, 0x80, 0x01]
     assert convert("f16.f32.rn", -(2.0**-24), 2.0**-25, 1.5 * 2.0**-25) == [0x8001, 0, 1]
-    assert conversions.named("bf16.f32.rn")(np.uint32([0x00018000, 0x80008001])).tolist() == [2, 0x8001]
+    assert conversions.named("bf16.f32.rn")(np.array([0x00018000, 0x80008001])).tolist() == [2, 0x8001]
 
 
 def test_ue8m0_rounds_towards_zero_or_up_with_its_own_end() -> None:

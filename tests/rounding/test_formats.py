@@ -75,5 +75,7 @@ def test_zeros_and_nans_follow_the_named_policies() -> None:
 
 
 def test_unknown_format_is_named_with_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="no number format named 'e3m4'; known: bf16, e2m1, e4m3, e5m2, f16, f32, ue8m0"):
+    with pytest.raises(
+        UsageError, match="no number format named 'e3m4'; known: bf16, e2m1, e4m3, e5m2, f16, f32, ue8m0"
+    ):
         formats.named("e3m4")

@@ -80,10 +80,12 @@ def samples(seed: int, count: int = 1 << 17) -> npt.NDArray[np.uint32]:
 def near(seed: int, center: npt.NDArray[np.uint32], spread: int) -> npt.NDArray[np.uint32]:
     """Random patterns whose exponents lie within `spread` of those of `center`, so that sums interact."""
     rng = np.random.default_rng(seed)
-    field = (center >> np.uint32(23) & np.uint32(0xFF)).astype(np.int64) + rng.integers(-spread, spread + 1, center.size)
+    field = (center >> np.uint32(23) & np.uint32(0xFF)).astype(np.int64) + rng.integers(
+        -spread, spread + 1, center.size
+    )
     mantissa = rng.integers(0, 1 << 23, center.size) & ~np.where(rng.integers(0, 2, center.size), 0xFFFF, 0)
     sign = rng.integers(0, 2, center.size) << 31
-    return (sign | np.clip(field, 0, 255) << 23 | mantissa).astype(np.uint32)
+    return np.asarray(sign | np.clip(field, 0, 255) << 23 | mantissa, dtype=np.uint32)
 
 
 def pairs(values: Iterable[int]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
