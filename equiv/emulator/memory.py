@@ -99,7 +99,7 @@ def nearest(regions: tuple[Region, ...], address: int, size: int) -> str:
     if best is None:
         return "no memory is registered"
     side = "past the end" if address >= best.end else "before the start"
-    return f"{distance} bytes {side} of {_describe(best)}"
+    return f"{f'{distance} bytes' if distance else 'just'} {side} of {_describe(best)}"
 
 
 def _describe(region: Region) -> str:

@@ -113,7 +113,7 @@ COLD int exit_lanes(Warp *w, const Op *o, uint32_t m) {
     }
     for (uint32_t id = 0; id < BARRIERS; id++)
         if (c->barrier[id].threads && barrier_complete(c, &c->barrier[id])) barrier_release(c, id);
-    if (!w->live) cluster_check(w->launch);
+    cluster_check(w->launch);
     return JUMP;
 }
 
