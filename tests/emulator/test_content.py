@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import time
+import tracemalloc
 import zlib
 from typing import TYPE_CHECKING
 
@@ -132,8 +133,12 @@ def test_a_blob_that_would_expand_without_end_is_stopped_at_its_size(blobs: Blob
     path = blobs.directory / "00" / f"{name}.z"
     path.parent.mkdir(parents=True)
     path.write_bytes(zlib.compress(bytes(1 << 26)))
+    tracemalloc.start()
     with pytest.raises(RecordError, match=r"more bytes in .*, the record says 100"):
         blobs.get(name, 100)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 1 << 20
 
 
 def test_the_digest_depends_on_every_part() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import shutil
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -165,9 +169,42 @@ def test_code_for_another_architecture_than_the_active_ones_is_refused(operands:
     assert str(caught.value).startswith("needs arch:sm_100a: cutlass_turn_")
 
 
-def test_a_fat_binary_with_something_else_in_it_is_refused() -> None:
-    import ctypes
+def test_a_function_from_an_earlier_process_is_compiled_again_rather_than_found_without_its_ptx(tmp_path: Path) -> None:
+    code = """if True:
+        import sample_cute, torch
+        from cuda.bindings import driver
+        from cutlass.cute.runtime import from_dlpack
+        from equiv.emulator import cute_runtime
+        from listener import Listener
+        device = Listener("sm_90a")
+        x, y = torch.zeros(256), torch.zeros(256)
+        with cute_runtime.active(device):
+            sample_cute.turn(from_dlpack(x), from_dlpack(y), 1.0, driver.CUstream(0))
+        print(len(device.raw))"""
+    environment = {**os.environ, "EQUIV_CACHE_DIR": str(tmp_path), "CUTE_DSL_CACHE_DIR": str(tmp_path / "cute")}
+    for _ in range(2):
+        shutil.rmtree(tmp_path / "images", ignore_errors=True)
+        done = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
+        assert done.stdout == "1\n"
 
+
+def test_after_an_error_nothing_more_runs_until_it_is_taken() -> None:
+    calls = []
+
+    def fail(number: int) -> None:
+        calls.append(number)
+        raise KeyError(number)
+
+    answer = cute_shim._keeping(fail)
+    assert [answer(1), answer(2)] == [cute_shim.FAILED, cute_shim.FAILED]
+    assert isinstance(cute_shim.take_error(), KeyError)
+    assert cute_shim.take_error() is None
+    assert answer(3) == cute_shim.FAILED
+    assert isinstance(cute_shim.take_error(), KeyError)
+    assert calls == [1, 3]
+
+
+def test_a_fat_binary_with_something_else_in_it_is_refused() -> None:
     def read(data: bytes) -> bytes:
         buffer = ctypes.create_string_buffer(data, len(data))
         return cute_shim.read_fatbin(ctypes.addressof(buffer))
