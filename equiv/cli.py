@@ -129,8 +129,8 @@ def _run(options: argparse.Namespace) -> int:
             device(name)
     versions = environment.versions()
     path = options.journal or journal.default_path()
-    remarks: list[str] = []
-    with journal.Journal(path) as book:
+    remarks = environment.basis(devices)
+    with journal.Journal(path, fresh=True) as book:
         book.plan([task.planned for task in tasks], versions)
         try:
             with _ended_politely(), contextlib.closing(_verdicts(tasks, options)) as found:

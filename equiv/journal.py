@@ -26,20 +26,32 @@ VERSION = 1
 
 
 def default_path() -> Path:
-    """`runs/<UTC time>-<pid>.jsonl` below the working directory."""
+    """`runs/<UTC time to the microsecond>-<pid>.jsonl` below the working directory."""
     now = dt.datetime.now(dt.UTC)
-    return Path("runs") / f"{now:%Y%m%dT%H%M%SZ}-{os.getpid()}.jsonl"
+    return Path("runs") / f"{now:%Y%m%dT%H%M%S.%fZ}-{os.getpid()}.jsonl"
 
 
 class Journal:
-    """A journal opened for appending."""
+    """A journal opened for appending.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: the file; its folder is made.
+        fresh: it must not be there yet, because a journal holds one run.
+
+    Raises:
+        UsageError: it cannot be written, or is there although it must not be.
+    """
+
+    def __init__(self, path: Path, *, fresh: bool = False) -> None:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_EXCL if fresh else 0), 0o644)
         except OSError as error:
+            if fresh and path.exists():
+                raise UsageError(
+                    f"journal {path}: is there already, and a journal holds one run: name another"
+                ) from error
             raise UsageError(f"journal {path}: cannot be written: {error.strerror}") from error
 
     def plan(self, entries: Iterable[wire.Planned], environment: Mapping[str, str]) -> None:

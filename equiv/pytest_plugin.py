@@ -231,15 +231,20 @@ class _Gathered:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         target = self.config.getoption("equiv_report")
         if target:
-            target.write_text(document.render(verdicts, environment.versions()))
+            target.write_text(
+                document.render(verdicts, environment.versions(), environment.basis(v.device for v in verdicts))
+            )
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:  # noqa: ANN401
         """The counts of every status, always; the table when there is more than one case."""
         if not self.planned or self.config.option.collectonly:
             return
+        from equiv.report import environment
         from equiv.report.text import counts, table
 
         verdicts = self.all()
         terminalreporter.section("equiv")
         terminalreporter.write_line(table(verdicts))
+        for remark in environment.basis(verdict.device for verdict in verdicts):
+            terminalreporter.write_line(remark)
         terminalreporter.write_line(counts(verdicts))

@@ -108,7 +108,8 @@ def _running(party: str) -> Iterator[None]:
     except UnsupportedError:
         raise
     except EquivError as error:
-        raise PartyError(party, f"{type(error).__name__}: {error}") from error
+        said = [f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])]
+        raise PartyError(party, "\n".join(said)) from error
     except Exception as error:
         text = "".join(traceback.format_exception(error)).strip()
         raise PartyError(party, text) from error

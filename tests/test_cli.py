@@ -268,3 +268,37 @@ def test_replaying_a_folder_without_records_is_an_error_that_names_it(
 ) -> None:
     assert cli.main(["replay", str(tmp_path)]) == 1
     assert capsys.readouterr().err == f"equiv: {tmp_path}: no captures/*.json\n"
+
+
+def test_the_report_says_what_the_numbers_of_an_emulated_device_rest_on(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("fake::good", "--device", "emulated:sm_100a") == 0
+    assert (
+        "emulated:sm_100a: arithmetic shared with sm_90a as measured on an H200, of sm_100a alone by published"
+        in capsys.readouterr().out
+    )
+
+
+def test_progress_goes_to_a_terminal_and_to_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("fake::good", "fake_reordered") == 0
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert run("fake::good", "fake_reordered") == 0
+    captured = capsys.readouterr()
+    assert captured.err.split("\r\x1b[K")[1:] == [
+        f"[{'#' * 15}{'.' * 15}] 1/2 IDENTICAL fake::good emulated:sm_100a",
+        f"[{'#' * 30}] 2/2 REORDERED fake_reordered::carries emulated:sm_100a\n",
+    ]
+    assert "\x1b" not in captured.out
+
+
+def test_a_journal_that_is_there_already_is_refused_and_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    book = tmp_path / "mine.jsonl"
+    assert run("fake::good", "--journal", str(book)) == 0
+    before = book.read_bytes()
+    assert run("fake::good", "--journal", str(book)) == 2
+    assert f"equiv: journal {book}: is there already, and a journal holds one run" in capsys.readouterr().err
+    assert book.read_bytes() == before

@@ -91,7 +91,9 @@ def test_a_byte_that_must_not_change_is_a_mismatch_though_all_outputs_are_right(
 def test_what_the_device_finds_is_an_error_that_names_the_party() -> None:
     found = verdict("illegal")
     assert found.status is Status.ERROR
-    assert found.summary == "candidate: IllegalAccessError: load of 4 bytes at 0x10: no buffer there"
+    assert found.summary == (
+        "candidate: IllegalAccessError: load of 4 bytes at 0x10: no buffer there\n0x10 was parameter 2"
+    )
 
 
 def test_an_exception_of_a_party_is_an_error_with_its_traceback() -> None:

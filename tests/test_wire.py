@@ -33,6 +33,7 @@ VERDICT = Verdict(
     ("order of y",),
     ("by published model",),
     1.5,
+    0.5,
     1000,
     {"triton": "3.8.0"},
     "equiv run fake::a",

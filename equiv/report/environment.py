@@ -4,8 +4,23 @@ from __future__ import annotations
 
 import platform
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 PACKAGES = ("equiv", "numpy", "torch", "triton", "nvidia-cutlass-dsl")
+
+BASIS = {
+    "emulated:sm_90a": "arithmetic as measured on an H200",
+    "emulated:sm_100a": "arithmetic shared with sm_90a as measured on an H200, of sm_100a alone by published model",
+}
+"""Emulated device -> what its numbers rest on; said in every report."""
+
+
+def basis(devices: Iterable[str]) -> list[str]:
+    """A remark on each emulated device among `devices`."""
+    return [f"{device}: {BASIS[device]}" for device in sorted(set(devices)) if device in BASIS]
 
 
 def versions() -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from equiv.records import SEVERITY, Difference, Element, OutputVerdict, Status, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 WIDTH = {"u8": 2, "e4m3": 2, "e2m1": 1, "ue8m0": 2, "bf16": 4, "f16": 4, "f32": 8, "i32": 8, "i64": 16}
 """Hexadecimal digits of a format's bits; other formats are shown with as many as they need."""
@@ -24,7 +24,7 @@ SHOWN = 5
 """Differing elements shown of one output."""
 
 
-def render(verdicts: Sequence[Verdict], environment: Mapping[str, str], remarks: Iterable[str] = ()) -> str:
+def render(verdicts: Sequence[Verdict], environment: Mapping[str, str], remarks: Sequence[str] = ()) -> str:
     """The whole report; `remarks` are lines about the run itself (a torn journal, an interruption)."""
     parts = [table(verdicts)]
     parts += [case_text(verdict) for verdict in sorted(verdicts, key=_worst_first) if verdict.status not in _QUIET]
@@ -32,7 +32,7 @@ def render(verdicts: Sequence[Verdict], environment: Mapping[str, str], remarks:
     parts += [reordered] if reordered else []
     if environment:
         parts.append("with " + ", ".join(f"{name} {version}" for name, version in environment.items()))
-    parts += list(remarks)
+    parts += ["\n".join(remarks)] if remarks else []
     return "\n\n".join([*parts, counts(verdicts)]) + "\n"
 
 

@@ -113,7 +113,9 @@ def candidate(case: Case, tensors: Mapping[str, Any]) -> None:
         case "hangs":
             time.sleep(3600)
         case "illegal":
-            raise IllegalAccessError("load of 4 bytes at 0x10: no buffer there")
+            error = IllegalAccessError("load of 4 bytes at 0x10: no buffer there")
+            error.add_note("0x10 was parameter 2")
+            raise error
         case "needs_moon":
             raise UnsupportedError("package:moon")
 
