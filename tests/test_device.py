@@ -93,6 +93,16 @@ def test_a_triton_kernel_gives_the_bits_of_its_formula(device: EmulatedDevice) -
     assert count.lane_instructions > 8 * 128
 
 
+def test_what_the_assembler_fuses_is_fused(device: EmulatedDevice) -> None:
+    x, y = random(512, 1), random(512, 2)
+    reciprocal = float(np.float32(1 / 3))
+    expected = (x.double() * reciprocal + y.double()).float()
+    assert bits(expected) != bits((x.double() * reciprocal).float() + y), "the inputs do not tell the two apart"
+    with device.active():
+        sample_triton.ratio[(4,)](x, y, 3.0, BLOCK=128)
+    assert bits(y) == bits(expected)
+
+
 def test_a_cute_kernel_gives_the_bits_of_its_formula(device: EmulatedDevice) -> None:
     x, y = random(256), torch.full((256,), torch.nan)
     with device.active():

@@ -30,3 +30,10 @@ def tuned(x_ptr, BLOCK: tl.constexpr):
     """x = x + 1 in place, with a choice of block sizes."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(x_ptr + at, tl.load(x_ptr + at) + 1)
+
+
+@triton.jit
+def ratio(x_ptr, y_ptr, divisor, BLOCK: tl.constexpr):
+    """y = x / divisor + y: a division and a sum in PTX, of which the assembler makes one fused operation."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + at, tl.load(x_ptr + at) / divisor + tl.load(y_ptr + at))
