@@ -60,23 +60,26 @@ def emit(module: Module, kernel: Kernel) -> str:
 def registers(instruction: Instruction) -> list[str]:
     """Names of all registers of an instruction, guard and destinations included, in order of appearance."""
     names = [] if instruction.guard is None else [instruction.guard]
-    waiting = list(reversed(instruction.operands))
-    while waiting:
-        operand = waiting.pop()
-        match operand:
-            case Register(name):
-                names.append(name)
-            case Negated(register):
-                names.append(register.name)
-            case Pair(first, second):
-                waiting += [second, first]
-            case Vector(items):
-                waiting += reversed(items)
-            case Address(base, _, extra):
-                waiting += [*reversed(extra), base]
-            case _:
-                pass
+    for operand in instruction.operands:
+        names += operand_registers(operand)
     return names
+
+
+def operand_registers(operand: Operand) -> list[str]:
+    """Names of all registers of an operand, in order of appearance."""
+    match operand:
+        case Register(name):
+            return [name]
+        case Negated(register):
+            return [register.name]
+        case Pair(first, second):
+            return operand_registers(first) + operand_registers(second)
+        case Vector(items):
+            return [name for item in items for name in operand_registers(item)]
+        case Address(base, _, extra):
+            return operand_registers(base) + [name for item in extra for name in operand_registers(item)]
+        case _:
+            return []
 
 
 def _name(name: str, hoisted: set[str]) -> str:
