@@ -24,28 +24,35 @@ class Twin:
 
     def __init__(self, folder: Path, arity: dict[str, int]) -> None:
         self.arity = arity
-        source, library = folder / "twin.c", folder / "twin.so"
-        source.write_text(
+        self.library = compiled(
+            folder,
             f'#include "{HEADER}"\n#include <stddef.h>\n'
             "void set_tables(const uint32_t *a, const uint32_t *b, const uint32_t *c, const uint32_t *d)"
-            " { eq_set_tables(a, b, c, d); }\n" + "".join(_loop(name, count) for name, count in arity.items())
+            " { eq_set_tables(a, b, c, d); }\n" + "".join(_loop(name, count) for name, count in arity.items()),
         )
-        flags = ["-std=c11", "-O3", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function"]
-        subprocess.run(["gcc", *flags, "-shared", "-fPIC", "-o", library, source, "-lm"], check=True)
-        self.library = ctypes.CDLL(str(library))
         self.tables = [special.table(name) for name in ("rcp", "rsqrt", "sqrt", "ex2")]
-        self.library.set_tables(*(_pointer(table) for table in self.tables))
+        self.library.set_tables(*(pointer(table) for table in self.tables))
 
     def __call__(self, name: str, *operands: npt.ArrayLike) -> npt.NDArray[np.uint32]:
         """Results as uint32, narrow codes in the low bits."""
         arrays = [np.ascontiguousarray(x) for x in np.broadcast_arrays(*(np.asarray(x, np.uint32) for x in operands))]
         assert len(arrays) == self.arity[name]
         out = np.empty(arrays[0].shape, dtype=np.uint32)
-        getattr(self.library, f"run_{name}")(*(_pointer(x) for x in (*arrays, out)), ctypes.c_size_t(out.size))
+        getattr(self.library, f"run_{name}")(*(pointer(x) for x in (*arrays, out)), ctypes.c_size_t(out.size))
         return out
 
 
-def _pointer(array: npt.NDArray[np.uint32]) -> ctypes.c_void_p:
+def compiled(folder: Path, text: str) -> ctypes.CDLL:
+    """A library built from C text the way the emulator builds its own, warnings being errors."""
+    source, library = folder / "twin.c", folder / "twin.so"
+    source.write_text(text)
+    flags = ["-std=c11", "-O3", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function"]
+    subprocess.run(["gcc", *flags, "-shared", "-fPIC", "-o", library, source, "-lm"], check=True)
+    return ctypes.CDLL(str(library))
+
+
+def pointer(array: npt.NDArray[np.uint32]) -> ctypes.c_void_p:
+    """Address of an array for a call."""
     return ctypes.c_void_p(array.ctypes.data)
 
 
