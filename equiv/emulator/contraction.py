@@ -9,8 +9,9 @@ statement of it is a test of `tests/emulator/test_contraction.py`:
 * A product is followed through register `mov` and through `neg`.
 * It may be fused into a sum if every use that it still has is a sum of the same type and the same `.ftz` in its own basic
   block, and no sum adds it to itself. Nothing may be live at the end of the block. A guard on the sum does not matter.
-* Sums are visited in order. If both operands may be fused, the one with a single use left is taken before one with
-  several; at equality the first. The other operand then counts as used by an `fma`, so it can be fused no more.
+* Products with one use come first, those with several in a second round; each round visits the sums in order and takes
+  the first operand before the second. The other operand, if it is a product too, is now used by an `fma`, so it can be
+  fused no further. Uses by dead code do not count.
 * The same for f32, f64, f16, bf16 and the packed f16x2, bf16x2, f32x2 (the latter with ptxas 13; 12.9 fuses packed f32
   even against `.rn`, so its sm_100 code cannot be vouched for).
 
@@ -28,7 +29,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from equiv.emulator import constants
-from equiv.emulator.dataflow import Block, blocks, dead, read, written
+from equiv.emulator.dataflow import Block, blocks, read, written
 from equiv.emulator.ptx import Immediate, Instruction, Kernel, Operand, Register
 
 _TYPES = frozenset({"f32", "f64", "f16", "bf16", "f16x2", "bf16x2", "f32x2"})
@@ -124,45 +125,42 @@ def _is_sum(instruction: Instruction) -> bool:
 
 
 def _contract_block(rewrite: _Rewrite, block: Block) -> None:
-    products = _products(rewrite, block)
+    instructions = rewrite.original.instructions
     by_sum: dict[int, list[tuple[_Product, _Use]]] = {}
-    for product in products:
+    for product in _products(rewrite, block):
         for use in product.uses:
-            if _is_sum(rewrite.original.instructions[use.index]):
+            if _is_sum(instructions[use.index]):
                 by_sum.setdefault(use.index, []).append((product, use))
-    fused_away: dict[int, list[_Use]] = {product.index: list(product.uses) for product in products}
-    addends: set[tuple[int, int]] = set()  # (sum, operand) that is now the third operand of an fma
-    for index in sorted(by_sum):
-        one = rewrite.original.instructions[index]
-        candidates = [
-            (len(product.uses), use.position, product, use)
-            for product, use in by_sum[index]
-            if _fusable(rewrite.original.instructions, product, fused_away[product.index], addends)
-        ]
-        if not candidates:
-            rewrite.mark(index)
-            continue
-        _, _, product, use = min(candidates, key=lambda entry: (entry[0] > 1, entry[1]))
-        rewrite.fuse(product.index, index, use.position, negative=use.negative)
-        fused_away[product.index].remove(use)
-        addends.add((index, 3 - use.position))
-        assert len(one.operands) == 3
+    fused: set[int] = set()
+    for several in (False, True):
+        for index in sorted(by_sum):
+            candidates = [
+                (use.position, product, use)
+                for product, use in by_sum[index]
+                if (len(product.uses) > 1) is several and index not in fused and _fusable(instructions, product)
+            ]
+            if not candidates:
+                continue
+            _, product, use = min(candidates, key=lambda candidate: candidate[0])
+            fused.add(index)
+            rewrite.fuse(product.index, index, use.position, negative=use.negative)
+            for other, other_use in by_sum[index]:
+                if other_use is not use:
+                    other.escapes = True  # an fma adds it now
+    for index in by_sum.keys() - fused:
+        rewrite.mark(index)
 
 
-def _fusable(
-    instructions: tuple[Instruction, ...], product: _Product, uses: list[_Use], addends: set[tuple[int, int]]
-) -> bool:
+def _fusable(instructions: tuple[Instruction, ...], product: _Product) -> bool:
     if product.escapes:
         return False
-    seen: set[int] = set()
-    for use in uses:
+    sums: set[int] = set()
+    for use in product.uses:
         one = instructions[use.index]
         _, kind, modifiers = _parts(one.opcode)
-        if not _is_sum(one) or kind != product.type or ("ftz" in modifiers) != product.ftz:
+        if not _is_sum(one) or kind != product.type or ("ftz" in modifiers) != product.ftz or use.index in sums:
             return False
-        if (use.index, use.position) in addends or use.index in seen:
-            return False
-        seen.add(use.index)
+        sums.add(use.index)
     return True
 
 
@@ -170,8 +168,8 @@ def _products(rewrite: _Rewrite, block: Block) -> list[_Product]:
     """The products of a block with all their uses, but for those by dead code."""
     found: list[_Product] = []
     holds: dict[str, tuple[_Product, bool]] = {}  # register -> the product that it holds, negated or not
-    for index in block:
-        if index in rewrite.dead:
+    for index in block.indices:
+        if index in block.dead:
             continue
         one = rewrite.original.instructions[index]
         copied = _copied(one, holds)
@@ -237,7 +235,6 @@ class _Rewrite:
         self.registers = dict(original.registers)
         self.fresh = 0
         self.done: list[Contraction] = []
-        self.dead = dead(original)
         self.times_written = Counter(name for one in original.instructions for name in written(one))
 
     def new_register(self, kind: str) -> Register:
@@ -388,9 +385,7 @@ class _Rewrite:
             if not groups[index] or not (index in suspects or carries) or not self.factors:
                 continue
             target = written(one)
-            if index in suspects and not readers.get(target[0]):
-                readers.subtract(read(groups[index].pop()))
-            elif carries and index not in suspects and len(target) == 1 and not readers.get(target[0]):
+            if (index in suspects and not readers.get(target[0])) or (carries and index not in suspects and len(target) == 1 and not readers.get(target[0])):
                 readers.subtract(read(groups[index].pop()))
 
 

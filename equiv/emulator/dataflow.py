@@ -6,25 +6,21 @@ or a `d|p` pair) unless the opcode is in `_NO_DESTINATION`; accumulators of `wgm
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
 from equiv.emulator.ptx import Instruction, Kernel, Operand, Pair, Register, Symbol, Vector
 from equiv.emulator.ptx_emitter import operand_registers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # Opcodes whose first operand can be a register that they only read. Where it is an address (stores, copies) nothing is
 # written either, which needs no entry.
 _NO_DESTINATION = ("bar.sync", "bar.arrive", "bar.warp", "barrier.", "bra", "brx", "nanosleep", "setmaxnreg", "stackrestore",
                    "tcgen05.dealloc")  # fmt: skip
 _READ_AND_WRITTEN = ("wgmma.mma_async",)
-_PURE = frozenset(
-    "abs add and bfe bfi brev clz copysign cvt cvta div ex2 fma fns lg2 lop3 mad mad24 max min mov mul mul24 neg not or popc "
-    "prmt rcp rem rsqrt sad selp set setp shf shl shr sqrt sub tanh xor".split()  # noqa: SIM905 - a word list
-)
+_PURE = frozenset({
+    "abs", "add", "and", "bfe", "bfi", "brev", "clz", "copysign", "cvt", "cvta", "div", "ex2", "fma", "fns",
+    "lg2", "lop3", "mad", "mad24", "max", "min", "mov", "mul", "mul24", "neg", "not", "or", "popc", "prmt", "rcp",
+    "rem", "rsqrt", "sad", "selp", "set", "setp", "shf", "shl", "shr", "sqrt", "sub", "tanh", "xor",
+})  # fmt: skip
 _ENDS_BLOCK = frozenset({"bra", "brx", "ret", "exit", "trap"})
 
 
@@ -49,14 +45,22 @@ def read(instruction: Instruction) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class Block:
-    """A basic block: instructions `start` to `end` - 1, and the registers whose values are still needed after it."""
+    """A basic block: instructions `start` to `end` - 1.
+
+    Attributes:
+        live_out: registers whose values are still needed after it.
+        dead: indices of its arithmetic instructions whose results nothing needs.
+    """
 
     start: int
     end: int
     live_out: frozenset[str] = frozenset()
+    dead: set[int] = field(default_factory=set)
 
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(self.start, self.end))
+    @property
+    def indices(self) -> range:
+        """Indices of its instructions."""
+        return range(self.start, self.end)
 
 
 def blocks(kernel: Kernel) -> list[Block]:
@@ -70,7 +74,7 @@ def blocks(kernel: Kernel) -> list[Block]:
             starts.update(kernel.labels[label] for label in _targets(kernel, one))
     edges = sorted(start for start in starts if start < len(instructions))
     found = [Block(start, end) for start, end in zip(edges, [*edges[1:], len(instructions)], strict=True)]
-    _find_live_out(kernel, found)
+    _find_live(kernel, found)
     return found
 
 
@@ -84,61 +88,35 @@ def _targets(kernel: Kernel, instruction: Instruction) -> tuple[str, ...]:
     return kernel.branch_targets[last.name] if head == "brx" else (last.name,)
 
 
-def _find_live_out(kernel: Kernel, found: list[Block]) -> None:
+def _find_live(kernel: Kernel, found: list[Block]) -> None:
+    """Strong liveness, backwards to a fixed point: what only dead arithmetic reads is not needed."""
     at_start = {block.start: number for number, block in enumerate(found)}
     followers: list[list[int]] = []
-    needs: list[set[str]] = []
-    kills: list[set[str]] = []
     for number, block in enumerate(found):
-        need: set[str] = set()
-        kill: set[str] = set()
-        for index in block:
-            one = kernel.instructions[index]
-            need.update(name for name in read(one) if name not in kill)
-            if one.guard is None:
-                kill.update(written(one))
-        needs.append(need)
-        kills.append(kill)
         last = kernel.instructions[block.end - 1]
-        next_blocks = [
-            at_start[kernel.labels[label]] for label in _targets(kernel, last) if kernel.labels[label] in at_start
-        ]
+        targets = [kernel.labels[label] for label in _targets(kernel, last)]
+        next_blocks = [at_start[index] for index in targets if index in at_start]
         falls_through = last.guard is not None or last.opcode.split(".")[0] not in _ENDS_BLOCK
         if falls_through and number + 1 < len(found):
             next_blocks.append(number + 1)
         followers.append(next_blocks)
+    facts = [(written(one), read(one), one.opcode.split(".")[0] in _PURE, one.guard) for one in kernel.instructions]
     live_in: list[set[str]] = [set() for _ in found]
-    live_out: list[set[str]] = [set() for _ in found]
     changed = True
     while changed:
         changed = False
         for number in reversed(range(len(found))):
-            out = set().union(*(live_in[follower] for follower in followers[number]))
-            now = needs[number] | (out - kills[number])
-            if out != live_out[number] or now != live_in[number]:
-                live_out[number], live_in[number], changed = out, now, True
-    for block, names in zip(found, live_out, strict=True):
-        block.live_out = frozenset(names)
-
-
-def dead(kernel: Kernel) -> frozenset[int]:
-    """Indices of arithmetic instructions whose results no other instruction uses, directly or through dead ones."""
-    uses: Counter[str] = Counter()
-    writers: dict[str, list[int]] = {}
-    for index, one in enumerate(kernel.instructions):
-        uses.update(read(one))
-        for name in written(one):
-            writers.setdefault(name, []).append(index)
-    found: set[int] = set()
-    waiting = [index for name, places in writers.items() if not uses[name] for index in places]
-    while waiting:
-        index = waiting.pop()
-        one = kernel.instructions[index]
-        if index in found or one.opcode.split(".")[0] not in _PURE or any(uses[name] for name in written(one)):
-            continue
-        found.add(index)
-        for name in read(one):
-            uses[name] -= 1
-            if not uses[name]:
-                waiting += writers.get(name, ())
-    return frozenset(found)
+            block = found[number]
+            live = set().union(*(live_in[follower] for follower in followers[number]))
+            block.live_out = frozenset(live)
+            block.dead = set()
+            for index in reversed(block.indices):
+                writes, reads, pure, guard = facts[index]
+                if pure and writes and live.isdisjoint(writes):
+                    block.dead.add(index)
+                    continue
+                if guard is None:
+                    live.difference_update(writes)
+                live.update(reads)
+            if live != live_in[number]:
+                live_in[number], changed = live, True
