@@ -13,5 +13,3 @@ def pinned(devices: str, worker: str) -> str:
 
 if "CUDA_VISIBLE_DEVICES" in os.environ and os.environ.get("PYTEST_XDIST_WORKER", "").startswith("gw"):
     os.environ["CUDA_VISIBLE_DEVICES"] = pinned(os.environ["CUDA_VISIBLE_DEVICES"], os.environ["PYTEST_XDIST_WORKER"])
-
-pytest_plugins = ["pytester"]
