@@ -1,7 +1,7 @@
 """Builds the C side: the scheduler once, handlers in chunks as kernels need them, both kept in the cache directory.
 
-A handler's name is a hash of its text, so a chunk never goes stale: changed text is another name. The directory's name is a
-hash of the shared headers, the compiler, its flags and the features of this processor.
+A handler's name is a hash of its text, so a chunk never goes stale: changed text is another name. The directory's name
+is a hash of the shared headers, the compiler, its flags and the features of this processor.
 """
 
 from __future__ import annotations
@@ -13,19 +13,23 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from equiv.cache import cache_dir, write_atomic
-from equiv.emulator.shapes import Shape
 from equiv.errors import EmulatorError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from equiv.emulator.shapes import Shape
 
 _SOURCES = Path(__file__).parent / "csrc"
 _NUMERICS = Path(__file__).parents[1] / "rounding" / "csrc"
 _HEADERS = ("runtime.h", "memory.h", "sync.h", "half.h")
-_FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing", "-fno-math-errno",
-          "-fno-trapping-math", "-w")  # fmt: skip
+_FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing",
+          "-fno-math-errno", "-fno-trapping-math", "-w")  # fmt: skip
 INCLUDES = (_SOURCES, _NUMERICS)
 WARNINGS_OFF = ("-Wno-unused-function", "-Wno-unused-variable", "-Wno-unused-parameter", "-Wno-sign-compare")
 _TABLE_USERS = re.compile(r"\beq_(?:ex2|rcp|rsqrt|sqrt|div_full|div_approx)(?:_ftz)?\(")
@@ -176,7 +180,7 @@ def chunk_source(shapes: list[Shape], *, tables: bool) -> str:
 @cache
 def _tables() -> tuple[int, int, int, int]:
     """Addresses of the measured tables of rcp, rsqrt, sqrt and ex2; the arrays live as long as the process."""
-    from equiv.rounding import special  # noqa: PLC0415  (200 MB of tables: only for kernels that use them)
+    from equiv.rounding import special
 
     arrays = tuple(special.table(name) for name in ("rcp", "rsqrt", "sqrt", "ex2"))
     _KEPT.extend(arrays)

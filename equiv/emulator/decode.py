@@ -1,4 +1,4 @@
-"""From a parsed kernel to byte code: which handler each instruction needs, where its operands lie, what a warp is started with.
+"""From a parsed kernel to byte code: the handler each instruction needs, where its operands lie, how a warp starts.
 
 Every operand is checked against the instruction table: its form, and its width against the declared register.
 """
@@ -32,10 +32,12 @@ from equiv.errors import UnknownInstructionError
 # In the order of SpecialKind in csrc/engine.c.
 SPECIALS = (
     "tid.x", "tid.y", "tid.z", "ntid.x", "ntid.y", "ntid.z", "ctaid.x", "ctaid.y", "ctaid.z", "nctaid.x", "nctaid.y",
-    "nctaid.z", "laneid", "warpid", "nwarpid", "lanemask_eq", "lanemask_lt", "lanemask_le", "lanemask_gt", "lanemask_ge",
+    "nctaid.z", "laneid", "warpid", "nwarpid", "lanemask_eq", "lanemask_lt", "lanemask_le", "lanemask_gt",
+    "lanemask_ge",
     "clusterid.x", "clusterid.y", "clusterid.z", "nclusterid.x", "nclusterid.y", "nclusterid.z", "cluster_ctaid.x",
     "cluster_ctaid.y", "cluster_ctaid.z", "cluster_nctaid.x", "cluster_nctaid.y", "cluster_nctaid.z", "cluster_ctarank",
-    "cluster_nctarank", "smid", "nsmid", "gridid", "dynamic_smem_size", "total_smem_size", "zero", "shared address", "always",
+    "cluster_nctarank", "smid", "nsmid", "gridid", "dynamic_smem_size", "total_smem_size", "zero", "shared address",
+    "always",
 )  # fmt: skip
 _SPECIAL_NUMBER = {name: number for number, name in enumerate(SPECIALS)}
 _SHARED_ADDRESS = _SPECIAL_NUMBER["shared address"]
@@ -115,8 +117,8 @@ class Decoder:
     """Decodes the instructions of one kernel.
 
     Args:
-        symbols: variable or parameter name -> (space, address): an offset in shared, local or parameter space, or a host
-            address in global and constant space.
+        symbols: variable or parameter name -> (space, address): an offset in shared, local or parameter space, or a
+            host address in global and constant space.
     """
 
     def __init__(self, kernel: Kernel, architecture: int, symbols: dict[str, tuple[str, int]]) -> None:
@@ -146,6 +148,7 @@ class Decoder:
 
     @staticmethod
     def unknown(instruction: Instruction, reason: str) -> UnknownInstructionError:
+        """The error that names an instruction and its line."""
         return UnknownInstructionError(instruction.opcode, reason, instruction.line)
 
     def _with_entry(self, entry: Entry, mods: dict[str, str], operands: tuple[Operand, ...]) -> Decoded:
@@ -189,15 +192,12 @@ class Decoder:
             self._target(spec, type_name, first, spec.name, found)
             self._target(spec, "pred", second, spec.second, found)
         else:
-            self._values(entry, spec, type_name, mods, operand, found)
+            length = entry.resolve(spec.length, mods).removeprefix("v")
+            self._values(spec, type_name, int(length or 0), operand, found)
 
-    def _values(
-        self, entry: Entry, spec: OperandSpec, type_name: str, mods: dict[str, str], operand: Operand, found: _Operands
-    ) -> None:
-        """A scalar or vector source or destination."""
+    def _values(self, spec: OperandSpec, type_name: str, count: int, operand: Operand, found: _Operands) -> None:
+        """A scalar (`count` 0) or vector source or destination."""
         one = self._target if spec.kind == "out" else self._source
-        length = entry.resolve(spec.length, mods)
-        count = int(length.removeprefix("v")) if length else 0
         if not count:
             if spec.length and isinstance(operand, Vector) and len(operand.items) == 1:
                 operand = operand.items[0]
@@ -323,6 +323,9 @@ def decode(module: Module, kernel: Kernel, arch: str, globals_at: dict[str, int]
     """Decode a kernel for an architecture.
 
     Args:
+        module: what the kernel is from; its variables are the kernel's too.
+        kernel: the kernel.
+        arch: `sm_90a` or `sm_100a`.
         globals_at: host address of every variable of the module or kernel in global or constant space.
 
     Raises:

@@ -1,6 +1,7 @@
 """Runs a kernel's PTX on the CPU: `load` turns it into byte code, `launch` executes a grid of it.
 
-The engine executes what it is given: an unmarked multiply and add stay two operations; contraction is done before, on the PTX.
+The engine executes what it is given: an unmarked multiply and add stay two operations; contraction is done before, on
+the PTX.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +19,10 @@ import numpy.typing as npt
 from equiv.emulator import backend, faults
 from equiv.emulator.decode import ByteCode, decode
 from equiv.emulator.memory import Memory, Region
-from equiv.emulator.ptx import Kernel, Module
 from equiv.errors import DeviceError, UnknownInstructionError
+
+if TYPE_CHECKING:
+    from equiv.emulator.ptx import Kernel, Module
 
 MAX_THREADS = 1024
 MAX_SHARED = {"sm_90a": 232448, "sm_90": 232448, "sm_100a": 232448, "sm_100": 232448}
@@ -52,21 +56,21 @@ _OP = np.dtype([("run", "<u8"), ("arg", "<u8"), ("guard", "<u4"), ("flip", "<u4"
 class _Launch(ctypes.Structure):
     """`Launch` of csrc/runtime.h."""
 
-    _fields_ = [  # noqa: RUF012
-        ("code", ctypes.c_void_p), ("regions", ctypes.c_void_p), ("region_count", ctypes.c_uint64), ("hint", ctypes.c_void_p),
-        ("window", ctypes.c_void_p), ("params", ctypes.c_void_p), ("param_size", ctypes.c_uint32),
-        ("shared_size", ctypes.c_uint32), ("local_size", ctypes.c_uint32), ("cluster_size", ctypes.c_uint32),
+    _fields_ = [
+        ("code", ctypes.c_void_p), ("regions", ctypes.c_void_p), ("region_count", ctypes.c_uint64),
+        ("hint", ctypes.c_void_p), ("window", ctypes.c_void_p), ("params", ctypes.c_void_p),
+        ("param_size", ctypes.c_uint32), ("shared_size", ctypes.c_uint32),
+        ("local_size", ctypes.c_uint32), ("cluster_size", ctypes.c_uint32),
         ("block", ctypes.c_uint32 * 3), ("grid", ctypes.c_uint32 * 3), ("cluster", ctypes.c_uint32 * 3),
-        ("ctas", ctypes.c_void_p), ("cluster_phase", ctypes.c_uint32), ("progress", ctypes.c_uint32),
-        ("instructions", ctypes.c_uint64), ("lane_instructions", ctypes.c_uint64), ("budget", ctypes.c_uint64),
-        ("quantum_end", ctypes.c_uint64), ("fault", faults.Fault),
+        ("ctas", ctypes.c_void_p), ("cluster_phase", ctypes.c_uint32), ("instructions", ctypes.c_uint64),
+        ("lane_instructions", ctypes.c_uint64), ("budget", ctypes.c_uint64), ("fault", faults.Fault),
     ]  # fmt: skip
 
 
 class _Request(ctypes.Structure):
     """`Request` of csrc/engine.c."""
 
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         ("launch", ctypes.POINTER(_Launch)), ("specials", ctypes.c_void_p), ("special_count", ctypes.c_uint32),
         ("regs_size", ctypes.c_uint32), ("dynamic_shared", ctypes.c_uint32), ("shuffled", ctypes.c_uint32),
         ("seed", ctypes.c_uint64), ("waiting", ctypes.POINTER(faults.Waiting)), ("waiting_capacity", ctypes.c_uint32),
@@ -93,6 +97,7 @@ class Program:
 
     @property
     def name(self) -> str:
+        """The kernel's name."""
         return self.kernel.name
 
     @property
@@ -110,6 +115,8 @@ def load(module: Module, kernel: str, arch: str) -> Program:
     """Decode a kernel and load its handlers; the same module object is decoded once.
 
     Args:
+        module: the PTX; contracted already where the assembler would.
+        kernel: name of the kernel.
         arch: `sm_90a` or `sm_100a`: what the instructions are checked against.
 
     Raises:
@@ -137,7 +144,7 @@ def _build(module: Module, kernel: Kernel, arch: str) -> Program:
     variables = [one for one in (*module.variables, *kernel.variables) if one.space in {"global", "const"}]
     data, storage = [], []
     for variable in variables:
-        if variable.align > 256:  # noqa: PLR2004
+        if variable.align > 256:
             raise UnknownInstructionError(
                 f".{variable.space} {variable.name}", f"alignment {variable.align} is not supported"
             )
@@ -174,6 +181,8 @@ def launch(
     """Execute a grid to its end.
 
     Args:
+        program: from `load`.
+        config: shape of the launch.
         params: the parameter block, laid out as the kernel's `.param` list says.
         memory: what the kernel may access.
         budget: most warp instructions it may execute, so that a kernel that loops for ever ends.
@@ -181,7 +190,8 @@ def launch(
 
     Raises:
         DeviceError: the launch itself is not possible on the architecture.
-        IllegalAccessError: an access outside registered, shared, local or parameter memory, misaligned, or a forbidden write.
+        IllegalAccessError: an access outside registered, shared, local or parameter memory, misaligned, or a write
+            where only reads are allowed.
         DeadlockError: every warp waits.
         EmulatorError: a trap, a misused barrier, the budget is used up.
     """
@@ -214,8 +224,8 @@ def launch(
     if result < 0:
         raise DeviceError(f"{program.name}: no host memory for {config}")
     if result:
-        raise faults.describe(program.kernel, config.grid, tuple(regions), state.fault, list(waiting[: request.waiting_count]),
-                              shared, request.waiting_count)  # fmt: skip
+        stop = faults.Stop(state.fault, list(waiting[: request.waiting_count]), request.waiting_count, shared)
+        raise faults.describe(program.kernel, config.grid, tuple(regions), stop)
     return LaunchStats(state.instructions, state.lane_instructions, seconds)
 
 
@@ -227,12 +237,12 @@ def _check(program: Program, config: LaunchConfig, params: bytes) -> int:
     """
     name, directives = program.name, program.kernel.directives
     for what, sizes in (("grid", config.grid), ("block", config.block), ("cluster", config.cluster)):
-        if len(sizes) != 3 or min(sizes) < 1:  # noqa: PLR2004
+        if len(sizes) != 3 or min(sizes) < 1:
             raise DeviceError(f"{name}: {what} {sizes} must be three positive numbers")
     threads = int(np.prod(config.block))
-    if threads > MAX_THREADS or config.block[2] > 64:  # noqa: PLR2004
+    if threads > MAX_THREADS or config.block[2] > 64:
         raise DeviceError(f"{name}: block {config.block} has {threads} threads; at most {MAX_THREADS}, and 64 in z")
-    if config.grid[0] >= 1 << 31 or max(config.grid[1:]) > 65535:  # noqa: PLR2004
+    if config.grid[0] >= 1 << 31 or max(config.grid[1:]) > 65535:
         raise DeviceError(f"{name}: grid {config.grid} is beyond (2^31 - 1, 65535, 65535)")
     required = directives.get("reqntid")
     if required is not None and (*required, 1, 1)[:3] != tuple(config.block):

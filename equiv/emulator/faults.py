@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from equiv.emulator.memory import Region, nearest
-from equiv.emulator.ptx import Kernel
 from equiv.errors import DeadlockError, EmulatorError, IllegalAccessError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from equiv.emulator.ptx import Kernel
 
 WAITING_SHOWN = 64
 
@@ -15,7 +20,7 @@ WAITING_SHOWN = 64
 class Fault(ctypes.Structure):
     """`Fault` of csrc/runtime.h."""
 
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         ("kind", ctypes.c_uint32), ("pc", ctypes.c_uint32), ("lane", ctypes.c_uint32), ("size", ctypes.c_uint32),
         ("address", ctypes.c_uint64), ("cta", ctypes.c_uint32), ("warp", ctypes.c_uint32), ("mask", ctypes.c_uint32),
         ("detail", ctypes.c_uint32),
@@ -25,16 +30,16 @@ class Fault(ctypes.Structure):
 class Waiting(ctypes.Structure):
     """`Waiting` of csrc/engine.c: one fragment of a warp that waits."""
 
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         ("cta", ctypes.c_uint32), ("warp", ctypes.c_uint32), ("pc", ctypes.c_uint32), ("mask", ctypes.c_uint32),
         ("wait", ctypes.c_uint32), ("id", ctypes.c_uint32), ("need", ctypes.c_uint32), ("arrived", ctypes.c_uint32),
     ]  # fmt: skip
 
 
 # FaultKind of csrc/runtime.h.
-(_, OUT_OF_BOUNDS, MISALIGNED, READ_ONLY, SHARED_BOUNDS, LOCAL_BOUNDS, PARAM_BOUNDS, TRAP, BARRIER, COLLECTIVE, BUDGET, DEADLOCK,
- MBARRIER, VALUE) = range(14)  # fmt: skip
-_BARRIER, _LANES, _WARP_SYNC, _CLUSTER, _MBARRIER = range(1, 6)
+(_, OUT_OF_BOUNDS, MISALIGNED, READ_ONLY, SHARED_BOUNDS, LOCAL_BOUNDS, PARAM_BOUNDS, TRAP, BARRIER, BUDGET, DEADLOCK,
+ VALUE) = range(12)  # fmt: skip
+_BARRIER, _LANES, _WARP_SYNC, _CLUSTER = range(1, 5)
 _SPACES = ("global", "global", "shared", "local", "parameter")
 _BARRIER_PROBLEMS = (
     "barrier {0} does not exist (0 to 15)",
@@ -45,18 +50,21 @@ _BARRIER_PROBLEMS = (
 _VALUE_PROBLEMS = ("a copy of {0} bytes: cp.async copies 4, 8 or 16", "branch index {0} is beyond the target list")
 
 
-def describe(
-    kernel: Kernel,
-    grid: tuple[int, int, int],
-    regions: tuple[Region, ...],
-    fault: Fault,
-    waiting: list[Waiting],
-    shared_size: int,
-    waiting_count: int,
-) -> EmulatorError:
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """How a launch stopped: the fault; after a deadlock what waits (the first of `waiting_count`); bytes of shared."""
+
+    fault: Fault
+    waiting: list[Waiting]
+    waiting_count: int
+    shared: int
+
+
+def describe(kernel: Kernel, grid: tuple[int, int, int], regions: tuple[Region, ...], stop: Stop) -> EmulatorError:
     """The error for a fault that the C engine reported."""
+    fault = stop.fault
     if fault.kind == DEADLOCK:
-        return DeadlockError(_deadlock(kernel, grid, waiting, waiting_count))
+        return DeadlockError(_deadlock(kernel, grid, stop.waiting, stop.waiting_count))
     where = f"{kernel.name}: {_at(kernel, fault.pc)}, {_cta(fault.cta, grid)} warp {fault.warp} lane {fault.lane}"
     access = f"{'write' if fault.detail == 1 else 'read'} of {fault.size} bytes at {fault.address:#x}"
     offset = (fault.address & 0xFF_FFFF) - 0x400
@@ -65,8 +73,8 @@ def describe(
         MISALIGNED: lambda: f"{_SPACES[fault.detail]} address {fault.address:#x} is not a multiple of {fault.size}",
         READ_ONLY: lambda: f"{access}, {nearest(regions, fault.address, fault.size)}",
         SHARED_BOUNDS: lambda: (
-            f"{fault.size} bytes at shared address {fault.address:#x} (CTA rank {fault.address >> 24}, offset {offset});"
-            f" the CTA has {shared_size} bytes"
+            f"{fault.size} bytes at shared address {fault.address:#x} (CTA rank {fault.address >> 24},"
+            f" offset {offset}); the CTA has {stop.shared} bytes"
         ),
         LOCAL_BOUNDS: lambda: f"{fault.size} bytes at offset {fault.address} are outside local memory",
         PARAM_BOUNDS: lambda: f"{fault.size} bytes at offset {fault.address} are outside the kernel's parameters",
@@ -96,13 +104,12 @@ def _deadlock(kernel: Kernel, grid: tuple[int, int, int], waiting: list[Waiting]
     lines = []
     for one in waiting[:WAITING_SHOWN]:
         # A barrier is behind the instruction at which its lanes resume.
-        pc = one.pc if one.wait in {_LANES, _MBARRIER} else one.pc - 1
+        pc = one.pc if one.wait == _LANES else one.pc - 1
         what = {
             _BARRIER: f"at barrier {one.id} for {one.need} threads, {one.arrived} have arrived",
             _LANES: f"for lanes {one.need & ~one.mask:#010x} to execute it with them",
             _WARP_SYNC: f"for lanes {one.need & ~one.mask:#010x} to reach bar.warp.sync",
             _CLUSTER: f"for phase {one.need} of the cluster barrier",
-            _MBARRIER: f"on the mbarrier at shared address {one.id:#x}",
         }[one.wait]
         lines.append(f"  {_cta(one.cta, grid)} warp {one.warp} lanes {one.mask:#010x} wait {what}: {_at(kernel, pc)}")
     more = [f"  and {count - WAITING_SHOWN} more"] if count > WAITING_SHOWN else []

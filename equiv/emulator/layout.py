@@ -1,18 +1,19 @@
 """Where registers lie in a warp's register file.
 
-A register that lives inside one basic block shares its place with others that live there at other times; that keeps the file
-of a warp small enough for the processor's caches.
+A register that lives inside one basic block shares its place with others that live there at other times; that keeps
+the file of a warp small enough for the processor's caches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from equiv.emulator.isa.table import TYPE_BITS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from equiv.emulator.decode import Decoded
     from equiv.emulator.ptx import Kernel
 
@@ -22,7 +23,7 @@ _LINE = 64
 
 @dataclass
 class Layout:
-    """Offsets in bytes: of every used register, of special values by (name, value, bits), of the always-true predicate."""
+    """Offsets in bytes: of used registers, of special values by (name, value, bits), of the always-true predicate."""
 
     offset: dict[str, int] = field(default_factory=dict)
     specials: dict[tuple[str, int, int], int] = field(default_factory=dict)
@@ -30,6 +31,7 @@ class Layout:
     size: int = _LINE
 
     def take(self, nbytes: int) -> int:
+        """The place of another register; each begins a cache line."""
         at = self.size
         self.size += (nbytes + _LINE - 1) // _LINE * _LINE
         return at

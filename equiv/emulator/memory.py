@@ -23,6 +23,7 @@ class Region:
 
     @property
     def end(self) -> int:
+        """The address behind the last byte."""
         return self.address + self.nbytes
 
 

@@ -42,6 +42,7 @@ class Shape:
 
     @cached_property
     def title(self) -> str:
+        """The opcode without hints and the operand classes, for people."""
         parts = [self.entry.base, *(spelling for _, spelling in self.mods if spelling)]
         operands = [
             f"{slot.name}:{slot.kind}{slot.bits if slot.kind in {'reg', 'address'} else ''}" for slot in self.slots
@@ -60,6 +61,7 @@ class Shape:
 
     @cached_property
     def source(self) -> str:
+        """The C function."""
         return f"/* {self.title} */\nstatic int {self.name}(Warp *w, const Op *o, uint32_t m) {{\n{self.body}}}\n"
 
 

@@ -4,10 +4,11 @@ import ctypes
 import os
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from ptx_run import Array, module_text, run
 
 from equiv.emulator import backend, engine
 from equiv.emulator.decode import decode
@@ -15,17 +16,32 @@ from equiv.emulator.engine import LaunchConfig
 from equiv.emulator.memory import Memory
 from equiv.emulator.ptx_parser import parse
 from equiv.errors import DeadlockError, DeviceError, EmulatorError, UnknownInstructionError, UnsupportedError
-from ptx_run import module_text, run
 
-OUT = "mov.u32 %r1, %tid.x; ld.param.b64 %rd1, [out]; mov.u32 %r30, %ctaid.x; mov.u32 %r31, %ntid.x; mad.lo.u32 %r32, %r30, %r31, %r1; mad.wide.u32 %rd2, %r32, 4, %rd1;"
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+OUT = (
+    "mov.u32 %r1, %tid.x; ld.param.b64 %rd1, [out]; mov.u32 %r30, %ctaid.x; mov.u32 %r31, %ntid.x; "
+    "mad.lo.u32 %r32, %r30, %r31, %r1; mad.wide.u32 %rd2, %r32, 4, %rd1;"
+)
 STORE = "st.global.b32 [%rd2], %r9; ret;"
 SHARED = ".shared .align 16 .b8 buffer[1024];"
 
 
-def _run(body: str, threads: int = 32, grid: int = 1, *, cluster: int = 1, outside: str = "", **options: int) -> np.ndarray:
+def _run(
+    body: str,
+    threads: int = 32,
+    grid: int = 1,
+    *,
+    cluster: int = 1,
+    outside: str = "",
+    budget: int | None = None,
+    seed: int | None = None,
+) -> Array:
     out = np.zeros(threads * grid, np.uint32)
     config = LaunchConfig((grid, 1, 1), (threads, 1, 1), (cluster, 1, 1))
-    run(module_text(OUT + "\n" + body, ("out",), outside=outside), [out], config, **options)
+    run(module_text(OUT + "\n" + body, ("out",), outside=outside), [out], config, budget=budget, seed=seed)
     return out
 
 
@@ -58,8 +74,11 @@ def test_lanes_that_part_in_loops_and_branches_keep_their_own_values() -> None:
 
 @pytest.mark.parametrize("seed", [0, 1, 12345])
 def test_another_warp_order_gives_the_same_values(seed: int) -> None:
-    body = "mov.u32 %r20, buffer; mad.lo.u32 %r21, %r1, 4, %r20; st.shared.b32 [%r21], %r1; bar.sync 0; xor.b32 %r22, %r1, 64;" \
-           "mad.lo.u32 %r21, %r22, 4, %r20; ld.shared.b32 %r9, [%r21];"  # fmt: skip
+    body = (
+        "mov.u32 %r20, buffer; mad.lo.u32 %r21, %r1, 4, %r20; st.shared.b32 [%r21], %r1; bar.sync 0; "
+        "xor.b32 %r22, %r1, 64;"
+        "mad.lo.u32 %r21, %r22, 4, %r20; ld.shared.b32 %r9, [%r21];"
+    )
     got = _run(body + COLLATZ.replace("mov.b32 %r9, 0;", "") + STORE, threads=128, outside=SHARED, seed=seed)
     np.testing.assert_array_equal(got, [(n ^ 64) + _collatz(n + 1) for n in range(128)])
 
@@ -78,22 +97,37 @@ def test_a_block_that_is_no_multiple_of_32_runs_its_threads_only() -> None:
     np.testing.assert_array_equal(got, np.full(45, 45))
 
 
-SPECIALS = {
-    "%tid.x": lambda t, c: t % 6, "%tid.y": lambda t, c: t // 6 % 5, "%tid.z": lambda t, c: t // 30, "%ntid.y": lambda t, c: 5,
-    "%ctaid.x": lambda t, c: c % 4, "%ctaid.y": lambda t, c: c // 4 % 3, "%ctaid.z": lambda t, c: c // 12, "%nctaid.z": lambda t, c: 2,
-    "%laneid": lambda t, c: t % 32, "%warpid": lambda t, c: t // 32, "%lanemask_lt": lambda t, c: (1 << t % 32) - 1,
-    "%lanemask_ge": lambda t, c: 0xFFFFFFFF & ~((1 << t % 32) - 1), "%cluster_ctarank": lambda t, c: c % 4 % 2 + 2 * (c // 4 % 3),
-    "%cluster_nctarank": lambda t, c: 6, "%clusterid.x": lambda t, c: c % 4 // 2, "%nclusterid.x": lambda t, c: 2,
-    "%cluster_ctaid.y": lambda t, c: c // 4 % 3, "%tid.w": lambda t, c: 0,
-}  # fmt: skip
+SPECIALS: dict[str, Callable[[int, int], int]] = {
+    "%tid.x": lambda t, c: t % 6,
+    "%tid.y": lambda t, c: t // 6 % 5,
+    "%tid.z": lambda t, c: t // 30,
+    "%ntid.y": lambda t, c: 5,
+    "%ctaid.x": lambda t, c: c % 4,
+    "%ctaid.y": lambda t, c: c // 4 % 3,
+    "%ctaid.z": lambda t, c: c // 12,
+    "%nctaid.z": lambda t, c: 2,
+    "%laneid": lambda t, c: t % 32,
+    "%warpid": lambda t, c: t // 32,
+    "%lanemask_lt": lambda t, c: (1 << t % 32) - 1,
+    "%lanemask_ge": lambda t, c: 0xFFFFFFFF & ~((1 << t % 32) - 1),
+    "%cluster_ctarank": lambda t, c: c % 4 % 2 + 2 * (c // 4 % 3),
+    "%cluster_nctarank": lambda t, c: 6,
+    "%clusterid.x": lambda t, c: c % 4 // 2,
+    "%nclusterid.x": lambda t, c: 2,
+    "%cluster_ctaid.y": lambda t, c: c // 4 % 3,
+    "%tid.w": lambda t, c: 0,
+}
 
 
 @pytest.mark.parametrize("name", SPECIALS)
 def test_special_registers_say_where_a_thread_is(name: str) -> None:
     body = (
-        "mov.u32 %r1, %tid.x; mov.u32 %r2, %tid.y; mov.u32 %r3, %tid.z; mad.lo.u32 %r1, %r2, 6, %r1; mad.lo.u32 %r1, %r3, 30, %r1;"
-        "mov.u32 %r4, %ctaid.x; mov.u32 %r5, %ctaid.y; mov.u32 %r6, %ctaid.z; mad.lo.u32 %r4, %r5, 4, %r4; mad.lo.u32 %r4, %r6, 12, %r4;"
-        f"mad.lo.u32 %r1, %r4, 60, %r1; ld.param.b64 %rd1, [out]; mad.wide.u32 %rd1, %r1, 4, %rd1; mov.u32 %r9, {name}; st.global.b32 [%rd1], %r9; ret;"
+        "mov.u32 %r1, %tid.x; mov.u32 %r2, %tid.y; mov.u32 %r3, %tid.z; mad.lo.u32 %r1, %r2, 6, %r1; "
+        "mad.lo.u32 %r1, %r3, 30, %r1;"
+        "mov.u32 %r4, %ctaid.x; mov.u32 %r5, %ctaid.y; mov.u32 %r6, %ctaid.z; "
+        "mad.lo.u32 %r4, %r5, 4, %r4; mad.lo.u32 %r4, %r6, 12, %r4;"
+        "mad.lo.u32 %r1, %r4, 60, %r1; ld.param.b64 %rd1, [out]; mad.wide.u32 %rd1, %r1, 4, %rd1; "
+        f"mov.u32 %r9, {name}; st.global.b32 [%rd1], %r9; ret;"
     )
     out = np.zeros(24 * 60, np.uint32)
     run(module_text(body, ("out",)), [out], LaunchConfig((4, 3, 2), (6, 5, 2), (2, 3, 1)))
@@ -139,15 +173,16 @@ def test_an_indexed_branch_sends_each_lane_to_its_label() -> None:
 
 def test_a_cluster_shares_memory_and_waits_at_its_barrier() -> None:
     body = """
-        mov.u32 %r20, buffer; mov.u32 %r22, %cluster_ctarank; mad.lo.u32 %r21, %r1, 4, %r20; mad.lo.u32 %r23, %r22, 1000, %r1;
+        mov.u32 %r20, buffer; mov.u32 %r22, %cluster_ctarank;
+        mad.lo.u32 %r21, %r1, 4, %r20; mad.lo.u32 %r23, %r22, 1000, %r1;
         st.shared.b32 [%r21], %r23;
         barrier.cluster.arrive.release; barrier.cluster.wait.acquire;
         xor.b32 %r24, %r22, 1; mapa.shared::cluster.u32 %r25, %r21, %r24;
         ld.shared::cluster.b32 %r9, [%r25];
         barrier.cluster.arrive.relaxed; barrier.cluster.wait;
     """
-    for options in ({}, {"seed": 3}):
-        got = _run(body + STORE, threads=64, grid=4, cluster=2, outside=SHARED, **options)
+    for seed in (None, 3):
+        got = _run(body + STORE, threads=64, grid=4, cluster=2, outside=SHARED, seed=seed)
         np.testing.assert_array_equal(got, np.concatenate([(rank ^ 1) * 1000 + np.arange(64) for rank in (0, 1, 0, 1)]))
 
 
@@ -156,8 +191,10 @@ def test_a_barrier_that_lacks_a_warp_is_a_deadlock_that_says_who_waits() -> None
         _run("setp.lt.u32 %p1, %r1, 32;\n@%p1 bar.sync 5, 64;\n@!%p1 bar.sync 6, 64;\nret;", threads=64)
     text = str(caught.value)
     assert "k: deadlock, every warp waits" in text
-    assert "CTA (0, 0, 0) warp 0 lanes 0xffffffff wait at barrier 5 for 64 threads, 32 have arrived: PTX line 11 `bar.sync`" in text
-    assert "CTA (0, 0, 0) warp 1 lanes 0xffffffff wait at barrier 6 for 64 threads, 32 have arrived: PTX line 12 `bar.sync`" in text
+    assert "CTA (0, 0, 0) warp 0 lanes 0xffffffff wait at barrier 5 for 64 threads, 32 have arrived" in text
+    assert "arrived: PTX line 11 `bar.sync`" in text
+    assert "CTA (0, 0, 0) warp 1 lanes 0xffffffff wait at barrier 6 for 64 threads, 32 have arrived" in text
+    assert "arrived: PTX line 12 `bar.sync`" in text
 
 
 @pytest.mark.parametrize(
@@ -275,5 +312,7 @@ def test_processes_that_build_the_same_handlers_at_once_do_not_disturb_each_othe
     assert [process.communicate()[0].strip() for process in running] == ["6 11 16 21"] * 3
     libraries = {path.suffix for path in tmp_path.rglob("*") if path.is_file()}
     assert libraries == {".so", ".names"}
-    again = subprocess.run(command, env={**environment, "PATH": os.environ["PATH"]}, capture_output=True, text=True, check=True)
+    again = subprocess.run(
+        command, env={**environment, "PATH": os.environ["PATH"]}, capture_output=True, text=True, check=True
+    )
     assert again.stdout.strip() == "6 11 16 21"

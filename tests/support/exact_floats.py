@@ -71,10 +71,10 @@ def _floor_log2(x: Fraction) -> int:
     return guess if Fraction(2) ** guess <= x else guess - 1
 
 
-def fma(a: int, b: int, c: int, form: Format, mode: str = "rn", result: Format | None = None) -> int:
+def fma(a: int, b: int, c: int, form: Format, mode: str = "rn") -> int:
     """a * b + c with one rounding."""
     x, y, z = (value(code, form) for code in (a, b, c))
-    return round_to(_sum(_product(x, y), z, mode), result or form, mode)
+    return round_to(_sum(_product(x, y), z, mode), form, mode)
 
 
 def add(a: int, b: int, form: Format, mode: str = "rn") -> int:
@@ -99,7 +99,7 @@ def _class(x: float | Fraction) -> float:
 
 
 def _sum(x: float | Fraction, y: float | Fraction, mode: str) -> float | Fraction:
-    special = [v for v in (x, y) if isinstance(v, float) and not v == 0]
+    special = [v for v in (x, y) if isinstance(v, float) and v != 0]
     if special:
         return _class(x) + _class(y) if len(special) == 2 else special[0]
     if isinstance(x, float) and isinstance(y, float):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from equiv.emulator.isa.table import TYPE_BITS, Entry, OperandSpec
 from equiv.emulator.ptx import Address, Immediate, Instruction, Kernel, Operand, Pair, Register, Symbol, Vector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 TYPES = ("pred", "b8", "b16", "b32", "b64")
 REGISTERS = {f"%{kind}_{number}": kind for kind in TYPES for number in range(20)}

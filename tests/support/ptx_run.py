@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,17 +11,23 @@ from equiv.emulator import engine
 from equiv.emulator.memory import Memory
 from equiv.emulator.ptx_parser import parse
 
-Array = npt.NDArray[np.unsignedinteger]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Array = npt.NDArray[Any]
 TYPES = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 SPECIALS = np.array(
     [0, 0x80000000, 1, 0x80000001, 0x7FFFFF, 0x800000, 0x80800000, 0x3F800000, 0xBF800000, 0x40490FDB, 0x7F7FFFFF,
-     0xFF7FFFFF, 0x7F800000, 0xFF800000, 0x7FC00000, 0xFFC12345, 0x7F800001, 0x4B000001, 0x33800000, 0x3F000001], np.uint32)  # fmt: skip
+     0xFF7FFFFF, 0x7F800000, 0xFF800000, 0x7FC00000, 0xFFC12345, 0x7F800001, 0x4B000001, 0x33800000, 0x3F000001],
+    np.uint32)  # fmt: skip
 
 
 def module_text(body: str, params: tuple[str, ...], arch: str = "sm_100a", outside: str = "") -> str:
     """A kernel `k` with 64-bit parameters of these names, plenty of registers, and a body."""
     declared = ",\n".join(f".param .u64 {name}" for name in params)
-    registers = ".reg .pred %p<20>; .reg .b8 %rb<20>; .reg .b16 %rs<40>; .reg .b32 %r<60>; .reg .f32 %f<40>; .reg .b64 %rd<60>;"
+    registers = (
+        ".reg .pred %p<20>; .reg .b8 %rb<20>; .reg .b16 %rs<40>; .reg .b32 %r<60>; .reg .f32 %f<40>; .reg .b64 %rd<60>;"
+    )
     return (
         f".version 8.8\n.target {arch}\n.address_size 64\n{outside}\n.visible .entry k(\n{declared})\n{{\n"
         f"{registers}\n{body}\n}}\n"
@@ -77,20 +83,19 @@ def run(
     buffers: list[Array],
     config: engine.LaunchConfig,
     arch: str = "sm_100a",
-    names: tuple[str, ...] = (),
-    **options: int,
+    *,
+    budget: int | None = None,
+    seed: int | None = None,
 ) -> engine.LaunchStats:
     """Launch the kernel of a module on buffers, which become its 64-bit parameters."""
     memory = Memory()
     for number, buffer in enumerate(buffers):
-        memory.register(buffer.ctypes.data, buffer.nbytes, names[number] if names else f"buffer {number}")
+        memory.register(buffer.ctypes.data, buffer.nbytes, f"buffer {number}")
     params = b"".join(buffer.ctypes.data.to_bytes(8, "little") for buffer in buffers)
-    return engine.launch(engine.load(parse(text), "k", arch), config, params, memory, **options)
+    return engine.launch(engine.load(parse(text), "k", arch), config, params, memory, budget=budget, seed=seed)
 
 
-def one(
-    opcode: str, result: str, *sources: Array | str, bits: int = 32, arch: str = "sm_100a"
-) -> Array:
+def one(opcode: str, result: str, *sources: Array | str, bits: int = 32, arch: str = "sm_100a") -> Array:
     """Run one instruction with destination `result`; sources are arrays (in registers) or constants as spelt."""
     given: dict[str, Array] = {}
     spelt = [result]

@@ -23,11 +23,10 @@ typedef struct Launch Launch;
 typedef int Handler(Warp *, const Op *, uint32_t);
 
 typedef enum { NEXT = 0, JUMP, FAULT } Outcome; /* JUMP: the fragment list or pc changed, look again */
-typedef enum { READY = 0, WAIT_BARRIER, WAIT_LANES, WAIT_WARP_SYNC, WAIT_CLUSTER, WAIT_MBARRIER } Wait;
+typedef enum { READY = 0, WAIT_BARRIER, WAIT_LANES, WAIT_WARP_SYNC, WAIT_CLUSTER } Wait;
 typedef enum {
     FAULT_NONE = 0, FAULT_OUT_OF_BOUNDS, FAULT_MISALIGNED, FAULT_READ_ONLY, FAULT_SHARED_BOUNDS, FAULT_LOCAL_BOUNDS,
-    FAULT_PARAM_BOUNDS, FAULT_TRAP, FAULT_BARRIER, FAULT_COLLECTIVE, FAULT_BUDGET, FAULT_DEADLOCK, FAULT_MBARRIER,
-    FAULT_VALUE
+    FAULT_PARAM_BOUNDS, FAULT_TRAP, FAULT_BARRIER, FAULT_BUDGET, FAULT_DEADLOCK, FAULT_VALUE
 } FaultKind;
 
 struct Op {
@@ -45,7 +44,7 @@ typedef struct {
     uint32_t cta, warp, mask, detail;
 } Fault;
 
-/* One parked or ready group of lanes. id: barrier number or low half of an address; need: lanes, parity or phase. */
+/* One parked or ready group of lanes. id: barrier number; need: threads, lanes or phase. */
 typedef struct { uint32_t pc, mask, wait, id, need; } Fragment;
 
 /* One CTA barrier. arrived: lanes per warp; threads: how many it takes, 0 while nobody has arrived. */
@@ -82,8 +81,7 @@ struct Launch {
     uint32_t block[3], grid[3], cluster[3];
     Cta *ctas; /* of the running cluster */
     uint32_t cluster_phase; /* completed phases of the cluster barrier */
-    uint32_t progress;  /* counts events that may end somebody's wait */
-    uint64_t instructions, lane_instructions, budget, quantum_end;
+    uint64_t instructions, lane_instructions, budget;
     Fault fault;
 };
 

@@ -26,8 +26,15 @@ def _barrier(mods: Mods) -> str:
 ENTRIES = (
     Entry("bra uni?", "t:label", "return branch(w, o, m, (uint32_t)t);", "warp", hints=("uni",), flow="jump"),
     Entry("brx idx uni?", "a:u32 t:table", _INDEXED.replace("TABLE", "1"), "warp", hints=("uni",), flow="jump"),
-    Entry("ret uni?", "", "return exit_lanes(w, o, m);", "warp", hints=("uni",), flow="exit",
-          note="of a kernel: the lanes are done"),
+    Entry(
+        "ret uni?",
+        "",
+        "return exit_lanes(w, o, m);",
+        "warp",
+        hints=("uni",),
+        flow="exit",
+        note="of a kernel: the lanes are done",
+    ),
     Entry("exit", "", "return exit_lanes(w, o, m);", "warp", flow="exit"),
     Entry("trap", "", "return fault(w, o, FAULT_TRAP, (uint32_t)__builtin_ctz(m), 0, 0, 0);", "warp", flow="exit"),
     Entry("bar cta? what=sync", "a:b32 b:b32?", _barrier, "warp", hints=("cta",)),
@@ -35,10 +42,21 @@ ENTRIES = (
     Entry("barrier cta? what=sync aligned?", "a:b32 b:b32?", _barrier, "warp", hints=("cta", "aligned")),
     Entry("barrier cta? what=arrive aligned?", "a:b32 b:b32", _barrier, "warp", hints=("cta", "aligned")),
     Entry("bar warp sync", "mask:b32", f"return warp_sync(w, o, m, (uint32_t)mask_{_FIRST});", "warp"),
-    Entry("barrier cluster arrive sem?=release|relaxed aligned?", "", "return cluster_arrive(w, o, m);", "warp",
-          hints=("sem", "aligned")),
-    Entry("barrier cluster wait sem?=acquire aligned?", "", "return cluster_wait(w, o, m);", "warp", hints=("sem", "aligned")),
+    Entry(
+        "barrier cluster arrive sem?=release|relaxed aligned?",
+        "",
+        "return cluster_arrive(w, o, m);",
+        "warp",
+        hints=("sem", "aligned"),
+    ),
+    Entry(
+        "barrier cluster wait sem?=acquire aligned?",
+        "",
+        "return cluster_wait(w, o, m);",
+        "warp",
+        hints=("sem", "aligned"),
+    ),
     Entry("setmaxnreg what=inc|dec sync aligned type=u32", "i:imm", kind="none"),
     Entry("nanosleep type=u32", "-a:u32", kind="none"),
     Entry("pmevent", "i:imm", kind="none"),
-)  # fmt: skip
+)

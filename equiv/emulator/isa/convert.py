@@ -16,8 +16,11 @@ def _integer(mods: Mods) -> str:
         return "d = a;"
     bits = TYPE_BITS[target]
     # 128 bits hold every value of every source type, so that the clamp is one comparison of exact numbers.
-    low, high = ("0", f"((__int128)1 << {bits}) - 1") if target[0] == "u" else (
-        f"-((__int128)1 << {bits - 1})", f"((__int128)1 << {bits - 1}) - 1")  # fmt: skip
+    low, high = (
+        ("0", f"((__int128)1 << {bits}) - 1")
+        if target[0] == "u"
+        else (f"-((__int128)1 << {bits - 1})", f"((__int128)1 << {bits - 1}) - 1")
+    )
     return (
         f"{{ const __int128 x = ({c_type(source)})a, low = {low}, high = {high};"
         f" d = ({c_type(target)})(x < low ? low : x > high ? high : x); }}"
@@ -122,16 +125,23 @@ _PACKED = ((2, 8), (2, 16), (4, 8), (2, 32), (4, 16))
 
 ENTRIES = (
     Entry(f"cvt sat? dtype={_INTS} atype={_INTS}", "d=dtype~ a:atype~", _integer),
-    Entry(f"cvt rnd=rni|rzi|rmi|rpi ftz? sat? dtype={_INTS} atype=f32", "d=dtype~ a:f32", _float_to_integer,
-          note="always saturates; NaN gives 0"),
+    Entry(
+        f"cvt rnd=rni|rzi|rmi|rpi ftz? sat? dtype={_INTS} atype=f32",
+        "d=dtype~ a:f32",
+        _float_to_integer,
+        note="always saturates; NaN gives 0",
+    ),
     Entry(f"cvt rnd=rni|rzi|rmi|rpi sat? dtype={_INTS} atype=f16|bf16", "d=dtype~ a:atype", _float_to_integer),
     Entry("cvt rnd=rn|rz|rm|rp sat? dtype=f32 atype=u8|s8|u16|s16|u32|s32", "d=f32 a:atype~", _integer_to_float),
     Entry("cvt rnd=rn sat? dtype=f32 atype=u64|s64", "d=f32 a:atype", _integer_to_float),
     Entry("cvt rnd=rn dtype=f16|bf16 atype=u8|s8|u16|s16|u32|s32", "d=dtype a:atype~", _integer_to_half),
     Entry("cvt ftz? sat? dtype=f32 atype=f32", "d=f32 a:f32", _float_to_float),
     Entry("cvt rnd=rni|rzi|rmi|rpi ftz? sat? dtype=f32 atype=f32", "d=f32 a:f32", _float_to_float),
-    Entry("cvt ftz? sat? dtype=f32 atype=f16", "d=f32 a:f16",
-          lambda mods: f"d = {'eq_sat' if mods['sat'] else ''}(eq_f16_to_f32({'half_ftz' if mods['ftz'] else ''}(a)));"),
+    Entry(
+        "cvt ftz? sat? dtype=f32 atype=f16",
+        "d=f32 a:f16",
+        lambda mods: f"d = {'eq_sat' if mods['sat'] else ''}(eq_f16_to_f32({'half_ftz' if mods['ftz'] else ''}(a)));",
+    ),
     Entry("cvt dtype=f32 atype=bf16", "d=f32 a:bf16", "d = (uint32_t)a << 16;"),
     Entry("cvt rnd=rn ftz? sat? dtype=f16 atype=f32", "d=f16 a:f32", _narrow_one),
     Entry("cvt rnd=rn relu satfinite? dtype=f16 atype=f32", "d=f16 a:f32", _narrow_one),
@@ -153,10 +163,14 @@ ENTRIES = (
     Entry("cvt rnd=rn relu? dtype=f16x2|bf16x2 atype=e2m1x2", "d=b32 a:e2m1x2~", _widen_packed, arch=100),
     Entry("cvt rnd=rz|rp satfinite? dtype=ue8m0x2 atype=f32", "d=ue8m0x2 a:f32 b:f32", _scale_two, arch=100),
     Entry("cvt rnd=rz|rp satfinite? dtype=ue8m0x2 atype=bf16x2", "d=ue8m0x2 a:bf16x2", _scale_packed, arch=100),
-    Entry("cvt rnd=rn dtype=bf16x2 atype=ue8m0x2", "d=b32 a:ue8m0x2",
-          "d = eq_ue8m0_to_bf16(a >> 8) << 16 | eq_ue8m0_to_bf16(a);", arch=100),
+    Entry(
+        "cvt rnd=rn dtype=bf16x2 atype=ue8m0x2",
+        "d=b32 a:ue8m0x2",
+        "d = eq_ue8m0_to_bf16(a >> 8) << 16 | eq_ue8m0_to_bf16(a);",
+        arch=100,
+    ),
     Entry("mov type=b16|u16|s16|b32|u32|s32|f32|b64|u64|s64|f64", "d=type a:type", "d = a;"),
     Entry("mov type=pred", "p=pred a:pred", "p_ = a_;", "warp"),
     *(Entry(f"mov type=b{count * bits}", f"d=type a:b{bits}*{count}", _pack(count, bits)) for count, bits in _PACKED),
     *(Entry(f"mov type=b{count * bits}", f"d=b{bits}*{count} a:type", _unpack(count, bits)) for count, bits in _PACKED),
-)  # fmt: skip
+)

@@ -5,8 +5,11 @@ Semantics are calls into `rounding/csrc/numerics.h`; `.ftz` and `.sat` apply onl
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from equiv.emulator.isa.table import Entry, Mods
 
+Text = Callable[[Mods], str]
 _ROUNDINGS = "rn|rz|rm|rp"
 _HALF_BITS = {"f16": "b16", "bf16": "b16", "f16x2": "b32", "bf16x2": "b32"}
 
@@ -19,11 +22,11 @@ def _call(operation: str, mods: Mods, *arguments: str) -> str:
     return f"eq_sat({call})" if mods.get("sat") else call
 
 
-def _scalar(operation: str, *arguments: str) -> object:
+def _scalar(operation: str, *arguments: str) -> Text:
     return lambda mods: f"d = {_call(operation, mods, *arguments)};"
 
 
-def _pair(operation: str, *arguments: str) -> object:
+def _pair(operation: str, *arguments: str) -> Text:
     def text(mods: Mods) -> str:
         low = _call(operation, mods, *(f"(uint32_t){name}" for name in arguments))
         high = _call(operation, mods, *(f"(uint32_t)({name} >> 32)" for name in arguments))
@@ -32,7 +35,7 @@ def _pair(operation: str, *arguments: str) -> object:
     return text
 
 
-def _mixed(operation: str, narrow: tuple[str, ...], *arguments: str) -> object:
+def _mixed(operation: str, narrow: tuple[str, ...], *arguments: str) -> Text:
     def text(mods: Mods) -> str:
         widen = f"eq_{mods['atype']}_to_f32"
         return f"d = {_call(operation, mods, *(f'{widen}({name})' if name in narrow else name for name in arguments))};"
@@ -40,7 +43,7 @@ def _mixed(operation: str, narrow: tuple[str, ...], *arguments: str) -> object:
     return text
 
 
-def _half(operation: str, *arguments: str) -> object:
+def _half(operation: str, *arguments: str) -> Text:
     """16-bit arithmetic, one or two values in a register."""
 
     def text(mods: Mods) -> str:
@@ -82,7 +85,7 @@ def _extreme3(mods: Mods) -> str:
 
 def _extreme_half(mods: Mods) -> str:
     suffix = "_xorsign_abs" if mods.get("xorsign") else "_nan" if mods.get("NaN") else ""
-    return str(_half(mods["op"] + suffix, "a", "b")(mods))  # type: ignore[operator]
+    return _half(mods["op"] + suffix, "a", "b")(mods)
 
 
 def _compare(mods: Mods) -> str:
@@ -126,7 +129,7 @@ def _testp(mods: Mods) -> str:
     )
 
 
-def _approximate(name: str, *arguments: str) -> object:
+def _approximate(name: str, *arguments: str) -> Text:
     return lambda mods: f"d = eq_{name}{'_ftz' if mods['ftz'] else ''}({', '.join(arguments)});"
 
 
@@ -135,8 +138,8 @@ _F32 = "d=f32 a:f32 b:f32"
 
 
 def _extremes(operation: str) -> tuple[Entry, ...]:
-    def body(function: object) -> object:
-        return lambda mods: function({**mods, "op": operation})  # type: ignore[operator]
+    def body(function: Text) -> Text:
+        return lambda mods: function({**mods, "op": operation})
 
     return (
         Entry(f"{operation} ftz? NaN? type=f32", _F32, body(_extreme)),
@@ -170,16 +173,32 @@ def _half_arithmetic(operation: str, arguments: tuple[str, ...]) -> tuple[Entry,
 
 
 ENTRIES = (
-    *(Entry(f"{name} rnd?={_ROUNDINGS} ftz? sat? type=f32", _F32, _scalar(name, "a", "b")) for name in ("add", "sub", "mul")),
+    *(
+        Entry(f"{name} rnd?={_ROUNDINGS} ftz? sat? type=f32", _F32, _scalar(name, "a", "b"))
+        for name in ("add", "sub", "mul")
+    ),
     Entry(f"fma rnd={_ROUNDINGS} ftz? sat? type=f32", "d=f32 a:f32 b:f32 c:f32", _scalar("fma", "a", "b", "c")),
     Entry(f"mad rnd={_ROUNDINGS} ftz? sat? type=f32", "d=f32 a:f32 b:f32 c:f32", _scalar("fma", "a", "b", "c")),
-    *(Entry(f"{name} rnd?={_ROUNDINGS} ftz? type=f32x2", "d=b64 a:b64 b:b64", _pair(name, "a", "b"), arch=100)
-      for name in ("add", "sub", "mul")),
+    *(
+        Entry(f"{name} rnd?={_ROUNDINGS} ftz? type=f32x2", "d=b64 a:b64 b:b64", _pair(name, "a", "b"), arch=100)
+        for name in ("add", "sub", "mul")
+    ),
     Entry(f"fma rnd={_ROUNDINGS} ftz? type=f32x2", "d=b64 a:b64 b:b64 c:b64", _pair("fma", "a", "b", "c"), arch=100),
-    *(Entry(f"{name} rnd?={_ROUNDINGS} sat? f32 atype=f16|bf16", "d=f32 a:atype c:f32", _mixed(name, ("a",), "a", "c"), arch=100)
-      for name in ("add", "sub")),
-    Entry(f"fma rnd={_ROUNDINGS} sat? f32 atype=f16|bf16", "d=f32 a:atype b:atype c:f32",
-          _mixed("fma", ("a", "b"), "a", "b", "c"), arch=100),
+    *(
+        Entry(
+            f"{name} rnd?={_ROUNDINGS} sat? f32 atype=f16|bf16",
+            "d=f32 a:atype c:f32",
+            _mixed(name, ("a",), "a", "c"),
+            arch=100,
+        )
+        for name in ("add", "sub")
+    ),
+    Entry(
+        f"fma rnd={_ROUNDINGS} sat? f32 atype=f16|bf16",
+        "d=f32 a:atype b:atype c:f32",
+        _mixed("fma", ("a", "b"), "a", "b", "c"),
+        arch=100,
+    ),
     *_half_arithmetic("add", ("a", "b")),
     *_half_arithmetic("sub", ("a", "b")),
     *_half_arithmetic("mul", ("a", "b")),
@@ -201,11 +220,14 @@ ENTRIES = (
     Entry("div approx ftz? type=f32", _F32, _approximate("div_approx", "a", "b")),
     Entry("rcp rnd=rn ftz? type=f32", "d=f32 a:f32", _scalar("rcp", "a")),
     Entry("sqrt rnd=rn ftz? type=f32", "d=f32 a:f32", _scalar("sqrt", "a")),
-    *(Entry(f"{name} approx ftz? type=f32", "d=f32 a:f32", _approximate(name, "a")) for name in ("rcp", "rsqrt", "sqrt", "ex2")),
+    *(
+        Entry(f"{name} approx ftz? type=f32", "d=f32 a:f32", _approximate(name, "a"))
+        for name in ("rcp", "rsqrt", "sqrt", "ex2")
+    ),
     Entry(f"setp cmp={_COMPARISONS} ftz? type=f32", "p|q=pred a:f32 b:f32", _setp),
     Entry(f"setp cmp={_COMPARISONS} bool=and|or|xor ftz? type=f32", "p|q=pred a:f32 b:f32 c:pred", _setp),
     Entry(f"setp cmp={_COMPARISONS} type=f16|bf16", "p|q=pred a:type b:type", _setp),
     Entry(f"setp cmp={_COMPARISONS} bool=and|or|xor type=f16|bf16", "p|q=pred a:type b:type c:pred", _setp),
     Entry(f"set cmp={_COMPARISONS} ftz? dtype=u32|s32|f32 type=f32", "d=b32 a:f32 b:f32", _set),
     Entry(f"set cmp={_COMPARISONS} bool=and|or|xor ftz? dtype=u32|s32|f32 type=f32", "d=b32 a:f32 b:f32 c:pred", _set),
-)  # fmt: skip
+)

@@ -5,7 +5,13 @@ Copies and atomics happen at once, which is one legal order; so fences and waits
 
 from __future__ import annotations
 
+from functools import partial
+from typing import TYPE_CHECKING
+
 from equiv.emulator.isa.table import TYPE_BITS, Entry, Mods, c_type
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _SEM = {"ld": "weak|relaxed|acquire|volatile|mmio", "st": "weak|relaxed|release|volatile|mmio"}
 _SCOPE = "scope?=cta|cluster|gpu|sys"
@@ -80,38 +86,39 @@ def _atomic(mods: Mods) -> str:
     size = TYPE_BITS[kind] // 8
     flush = "_ftz" if mods["space"] in {"global", ""} else ""  # on shared memory subnormals are kept
     value = {
-        "add": {"f32": f"eq_add_rn{flush}(x, b)", "f16x2": "f16_add(x & 0xffff, b & 0xffff) | f16_add(x >> 16, b >> 16) << 16",
-                "bf16x2": "bf16_add(x & 0xffff, b & 0xffff) | bf16_add(x >> 16, b >> 16) << 16"}.get(kind, "x + b"),
-        "min": "b < x ? b : x", "max": "b > x ? b : x", "and": "x & b", "or": "x | b", "xor": "x ^ b", "exch": "b",
-        "cas": "x == b ? c : x", "inc": "x >= b ? 0 : x + 1", "dec": "x == 0 || x > b ? b : x - 1",
-    }[operation]  # fmt: skip
+        "add": {
+            "f32": f"eq_add_rn{flush}(x, b)",
+            "f16x2": "f16_add(x & 0xffff, b & 0xffff) | f16_add(x >> 16, b >> 16) << 16",
+            "bf16x2": "bf16_add(x & 0xffff, b & 0xffff) | bf16_add(x >> 16, b >> 16) << 16",
+        }.get(kind, "x + b"),
+        "min": "b < x ? b : x",
+        "max": "b > x ? b : x",
+        "and": "x & b",
+        "or": "x | b",
+        "xor": "x ^ b",
+        "exch": "b",
+        "cas": "x == b ? c : x",
+        "inc": "x >= b ? 0 : x + 1",
+        "dec": "x == 0 || x > b ? b : x - 1",
+    }[operation]
     third = f"const {lane} c = ({lane})c_[l];" if operation == "cas" else ""
     result = "d_[l] = x;" if mods["result"] else ""
     return (
         check(mods["space"], "a", size, size, write=True)
-        + f"\nLANES(l) if (HAS(l)) {{ {lane} x; memcpy(&x, (const void *)a.at[l], {size}); const {lane} b = ({lane})b_[l]; {third}"
+        + f"\nLANES(l) if (HAS(l)) {{ {lane} x; memcpy(&x, (const void *)a.at[l], {size});"
+        f" const {lane} b = ({lane})b_[l]; {third}"
         f" const {lane} y = ({lane})({value}); memcpy((void *)a.at[l], &y, {size}); {result} }}"
     )
 
 
-def _with_result(result: str) -> object:
+def _with_result(result: str) -> Callable[[Mods], str]:
     return lambda mods: _atomic({**mods, "result": result})
 
 
-def _copy(mods: Mods) -> str:
-    """cp.async: `e` bytes, of which the first `n` are read and the rest are zero."""
-    part = "b_[l]" if mods["part"] == "bytes" else "(b_ >> l & 1 ? 0 : e)" if mods["part"] == "ignore" else "e"
-    return (
-        "if (e != 4 && e != 8 && e != 16) return fault(w, o, FAULT_VALUE, 0, e, 0, 0);\n"
-        "uint32_t full = 0, n_[32];\n"
-        f"LANES(l) {{ const uint64_t n = {part}; n_[l] = (uint32_t)(n < e ? n : e); full |= (uint32_t)(n_[l] != 0) << l; }}\n"
-        "Addresses from = s; full &= m;\n"
-        "if (shared_check(w, o, m, &a, (uint32_t)e, (uint32_t)e, 0)) return FAULT;\n"
-        "LANES(l) if (full >> l & 1) { if (from.at[l] & (e - 1)) return fault(w, o, FAULT_MISALIGNED, (uint32_t)l, from.at[l], (uint32_t)e, 0);"
-        " if (check_span(w, o, (uint32_t)l, from.at[l], n_[l], 0)) return FAULT; }\n"
-        "LANES(l) if (HAS(l)) { uint8_t v[16] = {0}; if (n_[l]) memcpy(v, (const void *)from.at[l], n_[l]);"
-        " memcpy((void *)a.at[l], v, e); }"
-    )
+def _copy(part: str, _: Mods) -> str:
+    """cp.async: `e` bytes, of which the first `count[l]` are read and the rest are zero."""
+    count = "b_[l]" if part == "bytes" else "(b_ >> l & 1 ? 0 : e)" if part == "ignore" else "e"
+    return f"uint64_t count[32]; LANES(l) count[l] = {count};\nif (copy_async(w, o, m, &a, &s, e, count)) return FAULT;"
 
 
 def _copies() -> tuple[Entry, ...]:
@@ -122,7 +129,7 @@ def _copies() -> tuple[Entry, ...]:
                 Entry(
                     f"cp async cop=ca|cg space=shared|shared::cta global {hint} {_PREFETCH}",
                     f"[a]:shared [s]:global e:imm{operands}{policy}",
-                    lambda mods, part=part: _copy({**mods, "part": part}),
+                    partial(_copy, part),
                     "warp",
                     hints=("cop", "hint", "size"),
                 )
@@ -130,11 +137,10 @@ def _copies() -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-def _access(
-    base: str, space: str, extra: str, operands: str, body: object, vectors: str, types: str, arch: int = 0
-) -> list[Entry]:
-    """A load or store, with and without a cache policy."""
-    pattern = f"{base} sem?={_SEM[base]} {_SCOPE} {space} {extra} {_L1} {_L2} {{}} {_PREFETCH} {vectors} type={types}"
+def _access(base: str, place: str, vectors: str, types: str, arch: int = 0) -> list[Entry]:
+    """A load or store, with and without a cache policy; `place`: groups for state space and cache operator."""
+    operands, body = (_LOAD, _load) if base == "ld" else (_STORE, _store)
+    pattern = f"{base} sem?={_SEM[base]} {_SCOPE} {place} {_L1} {_L2} {{}} {_PREFETCH} {vectors} type={types}"
     return [
         Entry(pattern.format(""), operands, body, "warp", hints=_HINTS, arch=arch),
         Entry(pattern.format("hint=L2::cache_hint"), f"{operands} -h:b64", body, "warp", hints=_HINTS, arch=arch),
@@ -147,9 +153,16 @@ _LOAD = "d=type*vec~ [a]:space"
 _STORE = "[a]:space b:type*vec~"
 _ATOMIC = f"sem?=relaxed|acquire|release|acq_rel scope?=cta|cluster|gpu|sys space?=global|{_SHARED}"
 _INTEGER_OPERATIONS = {
-    "add": "u32|s32|u64", "min": "u32|s32|u64|s64", "max": "u32|s32|u64|s64", "and": "b32|b64", "or": "b32|b64",
-    "xor": "b32|b64", "exch": "b32|b64", "inc": "u32", "dec": "u32",
-}  # fmt: skip
+    "add": "u32|s32|u64",
+    "min": "u32|s32|u64|s64",
+    "max": "u32|s32|u64|s64",
+    "and": "b32|b64",
+    "or": "b32|b64",
+    "xor": "b32|b64",
+    "exch": "b32|b64",
+    "inc": "u32",
+    "dec": "u32",
+}
 
 
 def _atomics() -> tuple[Entry, ...]:
@@ -201,14 +214,14 @@ def _atomics() -> tuple[Entry, ...]:
 
 
 ENTRIES = (
-    *_access("ld", _SPACES, "cop?=ca|cg|cs|lu|cv nc?", _LOAD, _load, "vec?=v2|v4", _NARROW),
-    *_access("ld", _SPACES, "cop?=ca|cg|cs|lu|cv nc?", _LOAD, _load, "vec?=v2", _WIDE),
-    *_access("ld", "space=global", "nc?", _LOAD, _load, "vec=v8", "b32|u32|s32|f32", 100),
-    *_access("ld", "space=global", "nc?", _LOAD, _load, "vec=v4", _WIDE, 100),
-    *_access("st", _STORE_SPACES, "cop?=wb|cg|cs|wt", _STORE, _store, "vec?=v2|v4", _NARROW),
-    *_access("st", _STORE_SPACES, "cop?=wb|cg|cs|wt", _STORE, _store, "vec?=v2", _WIDE),
-    *_access("st", "space=global", "", _STORE, _store, "vec=v8", "b32|u32|s32|f32", 100),
-    *_access("st", "space=global", "", _STORE, _store, "vec=v4", _WIDE, 100),
+    *_access("ld", f"{_SPACES} cop?=ca|cg|cs|lu|cv nc?", "vec?=v2|v4", _NARROW),
+    *_access("ld", f"{_SPACES} cop?=ca|cg|cs|lu|cv nc?", "vec?=v2", _WIDE),
+    *_access("ld", "space=global nc?", "vec=v8", "b32|u32|s32|f32", 100),
+    *_access("ld", "space=global nc?", "vec=v4", _WIDE, 100),
+    *_access("st", f"{_STORE_SPACES} cop?=wb|cg|cs|wt", "vec?=v2|v4", _NARROW),
+    *_access("st", f"{_STORE_SPACES} cop?=wb|cg|cs|wt", "vec?=v2", _WIDE),
+    *_access("st", "space=global", "vec=v8", "b32|u32|s32|f32", 100),
+    *_access("st", "space=global", "vec=v4", _WIDE, 100),
     *_atomics(),
     *_copies(),
     Entry("cp async commit_group", "", kind="none"),
@@ -242,8 +255,13 @@ ENTRIES = (
     Entry("prefetchu L1", "[a]:", kind="none"),
     Entry("discard space?=global level=L2", "[a]:space i:imm", kind="none"),
     Entry("applypriority space?=global level=L2::evict_normal", "[a]:space i:imm", kind="none"),
-    Entry("createpolicy fractional first=L2::evict_last|L2::evict_normal|L2::evict_first|L2::evict_unchanged"
-          " second?=L2::evict_first|L2::evict_unchanged type=b64", "d=b64 -f:f32?", "d = 0;", hints=("first", "second"),
-          note="a policy has no effect on values"),
+    Entry(
+        "createpolicy fractional first=L2::evict_last|L2::evict_normal|L2::evict_first|L2::evict_unchanged"
+        " second?=L2::evict_first|L2::evict_unchanged type=b64",
+        "d=b64 -f:f32?",
+        "d = 0;",
+        hints=("first", "second"),
+        note="a policy has no effect on values",
+    ),
     Entry("griddepcontrol what=wait|launch_dependents", "", kind="none", note="grids run in order"),
-)  # fmt: skip
+)

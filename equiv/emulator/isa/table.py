@@ -1,8 +1,8 @@
 """The form of the instruction table: what an entry says, and how an opcode is matched against it.
 
-The table is the only place that knows instructions. The decoder, the C handlers, the documentation and the coverage tests
-read the same entries. An opcode matches an entry only if every modifier is spelt there, in its place; nothing is skipped or
-guessed.
+The table is the only place that knows instructions. The decoder, the C handlers, the documentation and the coverage
+tests read the same entries. An opcode matches an entry only if every modifier is spelt there, in its place; nothing is
+skipped or guessed.
 
 Pattern: the base name, then modifier groups in PTX order, separated by blanks:
 
@@ -37,12 +37,32 @@ Mods = Mapping[str, str]
 Body = str | Callable[[Mods], str]
 
 TYPE_BITS = {
-    "b8": 8, "u8": 8, "s8": 8, "e2m1x2": 8,
-    "b16": 16, "u16": 16, "s16": 16, "f16": 16, "bf16": 16, "e4m3x2": 16, "e5m2x2": 16, "ue8m0x2": 16,
-    "b32": 32, "u32": 32, "s32": 32, "f32": 32, "f16x2": 32, "bf16x2": 32, "tf32": 32,
-    "b64": 64, "u64": 64, "s64": 64, "f64": 64, "f32x2": 64,
+    "b8": 8,
+    "u8": 8,
+    "s8": 8,
+    "e2m1x2": 8,
+    "b16": 16,
+    "u16": 16,
+    "s16": 16,
+    "f16": 16,
+    "bf16": 16,
+    "e4m3x2": 16,
+    "e5m2x2": 16,
+    "ue8m0x2": 16,
+    "b32": 32,
+    "u32": 32,
+    "s32": 32,
+    "f32": 32,
+    "f16x2": 32,
+    "bf16x2": 32,
+    "tf32": 32,
+    "b64": 64,
+    "u64": 64,
+    "s64": 64,
+    "f64": 64,
+    "f32x2": 64,
     "pred": 1,
-}  # fmt: skip
+}
 FLOAT_TYPES = frozenset({"f32", "f64"})
 
 
@@ -88,12 +108,12 @@ class Entry:
     Attributes:
         pattern: opcode, see the module's text.
         operands: operands, see the module's text.
-        body: C. In a `lane` entry it computes the destinations from the sources, both plain variables; in a `warp` entry it
-            sees `name_` (array of 32 lanes; mask for a predicate) and executes for the lanes of `m`. `<group>` stands for the
-            spelling of a group. Or a function from the spellings to such text.
+        body: C. In a `lane` entry it computes the destinations from the sources, both plain variables; in a `warp`
+            entry it sees `name_` (array of 32 lanes; mask for a predicate) and executes for the lanes of `m`.
+            `<group>` stands for the spelling of a group. Or a function from the spellings to such text.
         kind: `lane`; `warp`; `none`: no effect on values, so no operand is even read.
         hints: groups without any effect on values; they do not make another handler.
-        needs_lanes: C expression of the lanes that must execute this together: `FULL`, or from a membermask operand.
+        needs_lanes: C expression of the lanes that must execute this together, `FULL` or a membermask operand's.
         arch: lowest architecture number that has it.
         flow: `""`, `jump` (ends a basic block) or `exit`.
         note: for the documentation.
@@ -111,10 +131,12 @@ class Entry:
 
     @cached_property
     def base(self) -> str:
+        """The name in front of the modifiers."""
         return self.pattern.split()[0]
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
+        """The places for modifiers, in order."""
         found = []
         for word in self.pattern.split()[1:]:
             name, _, choices = word.partition("=")
@@ -125,10 +147,12 @@ class Entry:
 
     @cached_property
     def specs(self) -> tuple[OperandSpec, ...]:
+        """The operands, in order."""
         return tuple(_operand(word) for word in self.operands.split())
 
     @cached_property
     def opcode(self) -> re.Pattern[str]:
+        """All spellings as a regular expression; group `g<n>` is the n-th place."""
         text = re.escape(self.base)
         for number, group in enumerate(self.groups):
             choices = "|".join(re.escape(choice) for choice in group.choices)

@@ -15,14 +15,11 @@ def _shuffle(mods: Mods) -> str:
         "idx": "const uint32_t j = (l & segment) | (b & ~segment & 31); const int valid = j <= limit;",
     }[mods["mode"]]
     # `limit` is the highest lane that may be read, or for `up` the lowest.
-    low = "(l & segment)"
-    limit = f"{low} | (clamp & ~segment)"
-    if mods["mode"] == "up":
-        limit = f"{low} | (clamp & ~segment)"
     return (
         "uint32_t from[32], value[32];\n"
-        "for (uint32_t l = 0; l < 32; l++) { const uint32_t b = b_[l] & 31, segment = c_[l] >> 8 & 31, clamp = c_[l] & 31,"
-        f" limit = {limit}; {source} from[l] = valid ? j & 31 : l; p_ |= (uint32_t)valid << l; }}\n"
+        "for (uint32_t l = 0; l < 32; l++) {"
+        " const uint32_t b = b_[l] & 31, segment = c_[l] >> 8 & 31, limit = (l & segment) | (c_[l] & 31 & ~segment);"
+        f" {source} from[l] = valid ? j & 31 : l; p_ |= (uint32_t)valid << l; }}\n"
         "LANES(l) value[l] = a_[from[l]];\n"
         "LANES(l) d_[l] = HAS(l) ? value[l] : d_[l];"
     )
@@ -40,7 +37,10 @@ def _reduce(mods: Mods) -> str:
         value = "eq_abs(a_[l])" if mods["abs"] else "a_[l]"
         # Folding from a NaN gives every operand its chance and NaN only if all are (or one is, for .NaN).
         start = f"{'eq_abs' if mods['abs'] else ''}(a_[__builtin_ctz(m)])"
-        return f"uint32_t r = eq_canon({start}); LANES(l) if (HAS(l)) r = {name}(r, {value}); LANES(l) d_[l] = HAS(l) ? r : d_[l];"
+        return (
+            f"uint32_t r = eq_canon({start}); LANES(l) if (HAS(l)) r = {name}(r, {value});"
+            " LANES(l) d_[l] = HAS(l) ? r : d_[l];"
+        )
     lane = "int32_t" if kind == "s32" else "uint32_t"
     step = {
         "add": "r + x",
@@ -51,13 +51,14 @@ def _reduce(mods: Mods) -> str:
         "xor": "r ^ x",
     }[operation]
     return (
-        f"{lane} r = 0; int first = 1; LANES(l) if (HAS(l)) {{ const {lane} x = ({lane})a_[l]; r = first ? x : {step}; first = 0; }}"
+        f"{lane} r = 0; int first = 1; LANES(l) if (HAS(l)) {{"
+        f" const {lane} x = ({lane})a_[l]; r = first ? x : {step}; first = 0; }}"
         " LANES(l) d_[l] = HAS(l) ? (uint32_t)r : d_[l];"
     )
 
 
 _MATCH_ANY = (
-    "uint32_t same[32]; LANES(l) { same[l] = 0; for (int k = 0; k < 32; k++) same[l] |= (uint32_t)(a_[k] == a_[l]) << k; }"
+    "uint32_t same[32] = {0}; LANES(l) for (int k = 0; k < 32; k++) same[l] |= (uint32_t)(a_[k] == a_[l]) << k;"
     " LANES(l) d_[l] = HAS(l) ? same[l] & m : d_[l];"
 )
 _MATCH_ALL = (
@@ -66,16 +67,39 @@ _MATCH_ALL = (
 )
 
 ENTRIES = (
-    Entry("shfl sync mode=up|down|bfly|idx type=b32", "d|p=b32 a:b32 b:b32 c:b32 mask:b32", _shuffle, "warp", needs_lanes=_MEMBERS),
+    Entry(
+        "shfl sync mode=up|down|bfly|idx type=b32",
+        "d|p=b32 a:b32 b:b32 c:b32 mask:b32",
+        _shuffle,
+        "warp",
+        needs_lanes=_MEMBERS,
+    ),
     Entry("vote sync mode=all|any|uni type=pred", "p=pred a:pred mask:b32", _vote, "warp", needs_lanes=_MEMBERS),
-    Entry("vote sync ballot type=b32", "d=b32 a:pred mask:b32", "LANES(l) d_[l] = HAS(l) ? a_ & m : d_[l];", "warp",
-          needs_lanes=_MEMBERS),
+    Entry(
+        "vote sync ballot type=b32",
+        "d=b32 a:pred mask:b32",
+        "LANES(l) d_[l] = HAS(l) ? a_ & m : d_[l];",
+        "warp",
+        needs_lanes=_MEMBERS,
+    ),
     Entry("match any sync type=b32|b64", "d=b32 a:type mask:b32", _MATCH_ANY, "warp", needs_lanes=_MEMBERS),
     Entry("match all sync type=b32|b64", "d|p=b32 a:type mask:b32", _MATCH_ALL, "warp", needs_lanes=_MEMBERS),
     Entry("redux sync op=add|min|max type=u32|s32", "d=type a:type mask:b32", _reduce, "warp", needs_lanes=_MEMBERS),
     Entry("redux sync op=and|or|xor type=b32", "d=type a:type mask:b32", _reduce, "warp", needs_lanes=_MEMBERS),
-    Entry("redux sync op=min|max abs? NaN? type=f32", "d=type a:type mask:b32", _reduce, "warp", needs_lanes=_MEMBERS, arch=100),
-    Entry("elect sync", "d|p=b32 mask:b32", "const int leader = __builtin_ctz(m); LANES(l) d_[l] = HAS(l) ? (uint32_t)leader : d_[l];"
-          " p_ = 1u << leader;", "warp", needs_lanes=_MEMBERS),
+    Entry(
+        "redux sync op=min|max abs? NaN? type=f32",
+        "d=type a:type mask:b32",
+        _reduce,
+        "warp",
+        needs_lanes=_MEMBERS,
+        arch=100,
+    ),
+    Entry(
+        "elect sync",
+        "d|p=b32 mask:b32",
+        "const int leader = __builtin_ctz(m); LANES(l) d_[l] = HAS(l) ? (uint32_t)leader : d_[l]; p_ = 1u << leader;",
+        "warp",
+        needs_lanes=_MEMBERS,
+    ),
     Entry("activemask type=b32", "d=b32", "LANES(l) d_[l] = HAS(l) ? m : d_[l];", "warp"),
-)  # fmt: skip
+)

@@ -2,20 +2,32 @@ from __future__ import annotations
 
 import itertools
 import math
+from fractions import Fraction
+from typing import TYPE_CHECKING
 
+import exact_floats as exact
 import ml_dtypes
 import numpy as np
 import pytest
+from ptx_run import SPECIALS, Array, each, one
 
-import exact_floats as exact
-from ptx_run import SPECIALS, each, one
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 RNG = np.random.default_rng(2)
 FLOATS = np.concatenate(
-    [SPECIALS, RNG.integers(0, 1 << 32, 600, np.uint32), RNG.standard_normal(600).astype(np.float32).view(np.uint32),
-     (RNG.standard_normal(600) * 300).astype(np.float32).view(np.uint32),
-     np.arange(-40, 41, dtype=np.float32).view(np.uint32) + np.uint32(0), (np.arange(-40, 41, dtype=np.float32) / 2).view(np.uint32),
-     np.array([2**31, -(2**31), 2**32, 2**63, -(2**63), 2**64, 127.5, 128, 255.5, 256, -0.5, -129], np.float32).view(np.uint32)])  # fmt: skip
+    [
+        SPECIALS,
+        RNG.integers(0, 1 << 32, 600, np.uint32),
+        RNG.standard_normal(600).astype(np.float32).view(np.uint32),
+        (RNG.standard_normal(600) * 300).astype(np.float32).view(np.uint32),
+        np.arange(-40, 41, dtype=np.float32).view(np.uint32) + np.uint32(0),
+        (np.arange(-40, 41, dtype=np.float32) / 2).view(np.uint32),
+        np.array([2**31, -(2**31), 2**32, 2**63, -(2**63), 2**64, 127.5, 128, 255.5, 256, -0.5, -129], np.float32).view(
+            np.uint32
+        ),
+    ]
+)
 NAN = np.isnan(FLOATS.view(np.float32))
 INTS = ["u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64"]
 RESULT = {8: "%rs20", 16: "%rs20", 32: "%r20", 64: "%rd50"}
@@ -33,7 +45,13 @@ def _store(value: int, kind: str) -> int:
 
 @pytest.mark.parametrize(("mode", "kind"), list(itertools.product(["rni", "rzi", "rmi", "rpi"], INTS)))
 def test_float_to_integer_rounds_and_saturates(mode: str, kind: str) -> None:
-    rounding = {"rni": round, "rzi": math.trunc, "rmi": math.floor, "rpi": math.ceil}[mode]
+    functions: dict[str, Callable[[float], int]] = {
+        "rni": round,
+        "rzi": math.trunc,
+        "rmi": math.floor,
+        "rpi": math.ceil,
+    }
+    rounding = functions[mode]
     low, high = _limits(kind)
     bits = int(kind[1:])
     want = []
@@ -52,11 +70,16 @@ def test_float_to_integer_rounds_and_saturates(mode: str, kind: str) -> None:
 @pytest.mark.parametrize("mode", ["rn", "rz", "rm", "rp"])
 @pytest.mark.parametrize("kind", ["u32", "s32", "s16", "u8"])
 def test_integer_to_float_rounds_once(mode: str, kind: str) -> None:
-    source = np.concatenate([RNG.integers(0, 1 << 32, 500, np.uint32), np.array([0, 1, 0xFFFFFFFF, 0x80000000, 0x7FFFFFFF, 0x1000001, 0x1000003], np.uint32)])
+    source = np.concatenate(
+        [
+            RNG.integers(0, 1 << 32, 500, np.uint32),
+            np.array([0, 1, 0xFFFFFFFF, 0x80000000, 0x7FFFFFFF, 0x1000001, 0x1000003], np.uint32),
+        ]
+    )
     bits = int(kind[1:])
     values = [int(v) & (1 << bits) - 1 for v in source]
     values = [v - (1 << bits) if kind[0] == "s" and v >> (bits - 1) else v for v in values]
-    want = [exact.round_to(exact.Fraction(v) if v else 0.0, exact.F32, mode) for v in values]
+    want = [exact.round_to(Fraction(v) if v else 0.0, exact.F32, mode) for v in values]
     np.testing.assert_array_equal(one(f"cvt.{mode}.f32.{kind}", "%r20", source), np.array(want, np.uint32))
 
 
@@ -74,7 +97,9 @@ def test_integer_conversion_extends_truncates_and_saturates(target: str, source:
     for saturate in (False, True):
         wrapped = [max(low, min(high, v)) if saturate else v for v in values]
         wrapped = [v & (1 << int(target[1:])) - 1 for v in wrapped]
-        wrapped = [v - (1 << int(target[1:])) if target[0] == "s" and v >> (int(target[1:]) - 1) else v for v in wrapped]
+        wrapped = [
+            v - (1 << int(target[1:])) if target[0] == "s" and v >> (int(target[1:]) - 1) else v for v in wrapped
+        ]
         got = one(f"cvt{'.sat' if saturate else ''}.{target}.{source}", RESULT[out], given, bits=out)
         np.testing.assert_array_equal(got, np.array([v & (1 << out) - 1 for v in wrapped], np.uint64).astype(got.dtype))
 
@@ -99,13 +124,15 @@ def test_f16_conversions_equal_exact_rounding() -> None:
     np.testing.assert_array_equal(one("cvt.f32.f16", "%r20", every[::7]), wide)
 
 
-def _saturated(x: np.ndarray, dtype: type, limit: float) -> np.ndarray:
+def _saturated(x: Array, dtype: type, limit: float) -> Array:
     with np.errstate(invalid="ignore"):
         codes = np.clip(x, -limit, limit).astype(dtype).view(np.uint8)
     return np.where(np.isnan(x), np.uint8(0x7F), codes)
 
 
-@pytest.mark.parametrize(("kind", "dtype", "limit"), [("e4m3x2", ml_dtypes.float8_e4m3fn, 448.0), ("e5m2x2", ml_dtypes.float8_e5m2, 57344.0)])
+@pytest.mark.parametrize(
+    ("kind", "dtype", "limit"), [("e4m3x2", ml_dtypes.float8_e4m3fn, 448.0), ("e5m2x2", ml_dtypes.float8_e5m2, 57344.0)]
+)
 def test_fp8_conversion_saturates_and_puts_the_first_source_high(kind: str, dtype: type, limit: float) -> None:
     want = _saturated(FLOATS.view(np.float32), dtype, limit)
     got = one(f"cvt.rn.satfinite.{kind}.f32", "%rs20", FLOATS, np.roll(FLOATS, 1), bits=16)
@@ -119,14 +146,47 @@ def test_fp8_conversion_saturates_and_puts_the_first_source_high(kind: str, dtyp
 
 
 def test_e2m1_conversion_packs_two_nibbles_into_a_byte() -> None:
-    grid = np.array([0, 0.25, 0.26, 0.5, 0.74, 0.75, 1, 1.25, 1.26, 1.5, 1.75, 1.74, 2, 2.5, 2.6, 3, 3.4, 3.5, 4, 5, 5.1, 6, 100, np.inf], np.float32)
+    grid = np.array(
+        [
+            0,
+            0.25,
+            0.26,
+            0.5,
+            0.74,
+            0.75,
+            1,
+            1.25,
+            1.26,
+            1.5,
+            1.75,
+            1.74,
+            2,
+            2.5,
+            2.6,
+            3,
+            3.4,
+            3.5,
+            4,
+            5,
+            5.1,
+            6,
+            100,
+            np.inf,
+        ],
+        np.float32,
+    )
     codes = np.array([0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 4, 3, 4, 4, 5, 5, 5, 6, 6, 6, 7, 7, 7, 7], np.uint8)
     values = np.concatenate([grid, -grid, np.array([np.nan], np.float32)]).view(np.uint32)
     want = np.concatenate([codes, codes | 8, np.array([7], np.uint8)])
-    got = each(".reg .b8 %byte; cvt.rn.satfinite.e2m1x2.f32 %byte, %r1, %r2; mov.b32 %r20, {%byte, %byte, %byte, %byte};",
-               {"%r1": values, "%r2": np.roll(values, 1)}, {"%r20": 32})["%r20"]  # fmt: skip
+    got = each(
+        ".reg .b8 %byte; cvt.rn.satfinite.e2m1x2.f32 %byte, %r1, %r2; mov.b32 %r20, {%byte, %byte, %byte, %byte};",
+        {"%r1": values, "%r2": np.roll(values, 1)},
+        {"%r20": 32},
+    )["%r20"]
     np.testing.assert_array_equal(got, (want.astype(np.uint32) << 4 | np.roll(want, 1)) * np.uint32(0x01010101))
-    wide = each(".reg .b8 %byte; mov.b32 {%byte, _, _, _}, %r1; cvt.rn.f16x2.e2m1x2 %r20, %byte;", {"%r1": got}, {"%r20": 32})["%r20"]
+    wide = each(
+        ".reg .b8 %byte; mov.b32 {%byte, _, _, _}, %r1; cvt.rn.f16x2.e2m1x2 %r20, %byte;", {"%r1": got}, {"%r20": 32}
+    )["%r20"]
     magnitudes = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float16)
     low = np.roll(want, 1)
     signs = np.where(low & 8, np.uint16(0x8000), np.uint16(0))
@@ -134,7 +194,24 @@ def test_e2m1_conversion_packs_two_nibbles_into_a_byte() -> None:
 
 
 def test_scale_exponents_truncate_or_round_up() -> None:
-    values = np.array([0, 1, 0x400000, 0x400001, 0x7FFFFF, 0x800000, 0x800001, 0x3F800000, 0x3F800001, 0x7F000000, 0x7F000001, 0x7F800000, 0x7FC00000], np.uint32)
+    values = np.array(
+        [
+            0,
+            1,
+            0x400000,
+            0x400001,
+            0x7FFFFF,
+            0x800000,
+            0x800001,
+            0x3F800000,
+            0x3F800001,
+            0x7F000000,
+            0x7F000001,
+            0x7F800000,
+            0x7FC00000,
+        ],
+        np.uint32,
+    )
     down = [0, 0, 0, 0, 0, 1, 1, 127, 127, 254, 254, 254, 255]
     up = [0, 0, 0, 1, 1, 1, 2, 127, 128, 254, 254, 254, 255]
     for mode, want in (("rz", down), ("rp", up)):
@@ -161,8 +238,14 @@ def test_saturating_copy_clamps_nan_to_zero() -> None:
 
 
 def test_packing_puts_the_first_element_low_and_unpacking_undoes_it() -> None:
-    got = each("mov.b64 %rd50, {%r1, %r2}; mov.b64 {%r21, _}, %rd50; mov.b32 {%rs20, %rs21}, %r1; mov.b32 %r22, {%rs21, %rs20};",
-               {"%r1": FLOATS, "%r2": np.roll(FLOATS, 1)}, {"%rd50": 64, "%r21": 32, "%r22": 32})  # fmt: skip
-    np.testing.assert_array_equal(got["%rd50"], FLOATS.astype(np.uint64) | np.roll(FLOATS, 1).astype(np.uint64) << np.uint64(32))
+    got = each(
+        "mov.b64 %rd50, {%r1, %r2}; mov.b64 {%r21, _}, %rd50; mov.b32 {%rs20, %rs21}, %r1; "
+        "mov.b32 %r22, {%rs21, %rs20};",
+        {"%r1": FLOATS, "%r2": np.roll(FLOATS, 1)},
+        {"%rd50": 64, "%r21": 32, "%r22": 32},
+    )
+    np.testing.assert_array_equal(
+        got["%rd50"], FLOATS.astype(np.uint64) | np.roll(FLOATS, 1).astype(np.uint64) << np.uint64(32)
+    )
     np.testing.assert_array_equal(got["%r21"], FLOATS)
     np.testing.assert_array_equal(got["%r22"], FLOATS >> 16 | FLOATS << 16)

@@ -1,33 +1,43 @@
 from __future__ import annotations
 
 import itertools
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from ptx_run import Array, each, one
 
-from ptx_run import each, one
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-VALUES = np.array([0, 1, 2, 3, 7, 31, 32, 33, 0x7FFF, 0x8000, 0xFFFF, 0x12345678, 0x7FFFFFFF, 0x80000000, 0x80000001, 0xFFFFFFFF], np.uint32)
+VALUES = np.array(
+    [0, 1, 2, 3, 7, 31, 32, 33, 0x7FFF, 0x8000, 0xFFFF, 0x12345678, 0x7FFFFFFF, 0x80000000, 0x80000001, 0xFFFFFFFF],
+    np.uint32,
+)
 A = np.repeat(VALUES, len(VALUES))
 B = np.tile(VALUES, len(VALUES))
 WIDE = np.concatenate([A.astype(np.uint64) << 32 | B, B.astype(np.uint64) << np.uint64(17)])
 WIDE_B = np.roll(WIDE, 5)
 AMOUNTS = np.tile(np.array([0, 1, 5, 15, 16, 31, 32, 33, 63, 64, 65, 0xFFFFFFFF], np.uint32), 43)[: len(WIDE)]
 
+UNSIGNED = {16: np.uint16, 32: np.uint32, 64: np.uint64}
 
-def _signed(x: np.ndarray, bits: int) -> list[int]:
+
+def _signed(x: Array, bits: int) -> list[int]:
     return [int(v) - (1 << bits) if int(v) >> (bits - 1) & 1 else int(v) for v in x]
 
 
-def _wrapped(values: list[int], bits: int) -> np.ndarray:
-    return np.array([v & ((1 << bits) - 1) for v in values], {16: np.uint16, 32: np.uint32, 64: np.uint64}[bits])
+def _wrapped(values: list[int], bits: int) -> Array:
+    return np.array([v & ((1 << bits) - 1) for v in values], UNSIGNED[bits])
 
 
-def _operands(kind: str) -> tuple[np.ndarray, np.ndarray, list[int], list[int]]:
+def _operands(kind: str) -> tuple[Array, Array, list[int], list[int]]:
+    """Two arrays of a type's width, and their values as Python integers."""
     bits = int(kind[1:])
-    a, b = (WIDE, WIDE_B) if bits == 64 else (A.astype({16: np.uint16, 32: np.uint32}[bits]), B.astype({16: np.uint16, 32: np.uint32}[bits]))
-    read = (lambda x: _signed(x, bits)) if kind[0] == "s" else (lambda x: [int(v) for v in x])
-    return a, b, read(a), read(b)
+    a, b = (WIDE, WIDE_B) if bits == 64 else (A.astype(UNSIGNED[bits]), B.astype(UNSIGNED[bits]))
+    if kind[0] == "s":
+        return a, b, _signed(a, bits), _signed(b, bits)
+    return a, b, [int(v) for v in a], [int(v) for v in b]
 
 
 REGISTER = {16: "%rs20", 32: "%r20", 64: "%rd50"}
@@ -38,7 +48,7 @@ def _trunc(a: int, b: int) -> int:
     return -q if (a < 0) != (b < 0) else q
 
 
-ARITHMETIC = {
+ARITHMETIC: dict[str, Callable[[int, int, int], int]] = {
     "add": lambda x, y, bits: x + y,
     "sub": lambda x, y, bits: x - y,
     "mul.lo": lambda x, y, bits: x * y,
@@ -50,7 +60,9 @@ ARITHMETIC = {
 }
 
 
-@pytest.mark.parametrize(("operation", "kind"), list(itertools.product(ARITHMETIC, ["s16", "u16", "s32", "u32", "s64", "u64"])))
+@pytest.mark.parametrize(
+    ("operation", "kind"), list(itertools.product(ARITHMETIC, ["s16", "u16", "s32", "u32", "s64", "u64"]))
+)
 def test_two_operand_arithmetic_equals_python_integers(operation: str, kind: str) -> None:
     a, b, x, y = _operands(kind)
     bits = int(kind[1:])
@@ -71,14 +83,16 @@ def test_wide_multiplication_keeps_the_whole_product(kind: str) -> None:
 
 
 def test_saturating_add_stops_at_the_ends() -> None:
-    want = _wrapped([max(min(p + q, 2**31 - 1), -(2**31)) for p, q in zip(_signed(A, 32), _signed(B, 32), strict=True)], 32)
+    want = _wrapped(
+        [max(min(p + q, 2**31 - 1), -(2**31)) for p, q in zip(_signed(A, 32), _signed(B, 32), strict=True)], 32
+    )
     np.testing.assert_array_equal(one("add.sat.s32", "%r20", A, B), want)
 
 
 @pytest.mark.parametrize("kind", ["b16", "b32", "b64", "s16", "s32", "s64", "u64"])
 def test_shifts_clamp_their_amount(kind: str) -> None:
     bits = int(kind[1:])
-    a = WIDE[: len(AMOUNTS)].astype({16: np.uint16, 32: np.uint32, 64: np.uint64}[bits])
+    a = WIDE[: len(AMOUNTS)].astype(UNSIGNED[bits])
     n = AMOUNTS[: len(a)]
     values = _signed(a, bits) if kind[0] == "s" else [int(v) for v in a]
     right = _wrapped([v >> min(int(k), bits) for v, k in zip(values, n, strict=True)], bits)
@@ -108,11 +122,17 @@ def _field(value: int, position: int, length: int, bits: int, *, signed: bool) -
 @pytest.mark.parametrize("kind", ["u32", "s32", "u64", "s64"])
 def test_bit_field_extract_follows_its_definition_bit_by_bit(kind: str) -> None:
     bits = int(kind[1:])
-    cases = list(itertools.product([0, 1, 17, 31, 32, 63, 64, 200], [0, 1, 5, 31, 32, 33, 64, 255], [0x80F0A5C3_91E7D2B4, 0x7FFFFFFF_7FFFFFFF]))
+    cases = list(
+        itertools.product(
+            [0, 1, 17, 31, 32, 63, 64, 200], [0, 1, 5, 31, 32, 33, 64, 255], [0x80F0A5C3_91E7D2B4, 0x7FFFFFFF_7FFFFFFF]
+        )
+    )
     a = _wrapped([value for _, _, value in cases], bits)
     position, length = (np.array([case[i] for case in cases], np.uint32) for i in (0, 1))
     want = [_field(int(v), p, n, bits, signed=kind[0] == "s") for v, (p, n, _) in zip(a, cases, strict=True)]
-    np.testing.assert_array_equal(one(f"bfe.{kind}", REGISTER[bits], a, position, length, bits=bits), _wrapped(want, bits))
+    np.testing.assert_array_equal(
+        one(f"bfe.{kind}", REGISTER[bits], a, position, length, bits=bits), _wrapped(want, bits)
+    )
 
 
 @pytest.mark.parametrize("bits", [32, 64])
@@ -177,17 +197,25 @@ def test_bit_counts_and_reversal() -> None:
     np.testing.assert_array_equal(one("clz.b32", "%r20", A), _wrapped([32 - int(v).bit_length() for v in A], 32))
     np.testing.assert_array_equal(one("clz.b64", "%r20", WIDE), _wrapped([64 - int(v).bit_length() for v in WIDE], 32))
     np.testing.assert_array_equal(one("brev.b32", "%r20", A), _wrapped([int(f"{int(v):032b}"[::-1], 2) for v in A], 32))
-    np.testing.assert_array_equal(one("brev.b64", "%rd50", WIDE, bits=64), _wrapped([int(f"{int(v):064b}"[::-1], 2) for v in WIDE], 64))
+    np.testing.assert_array_equal(
+        one("brev.b64", "%rd50", WIDE, bits=64), _wrapped([int(f"{int(v):064b}"[::-1], 2) for v in WIDE], 64)
+    )
     np.testing.assert_array_equal(one("bfind.u32", "%r20", A), _wrapped([int(v).bit_length() - 1 for v in A], 32))
 
 
-COMPARE = {
-    "eq": lambda x, y: x == y, "ne": lambda x, y: x != y, "lt": lambda x, y: x < y, "le": lambda x, y: x <= y,
-    "gt": lambda x, y: x > y, "ge": lambda x, y: x >= y,
-}  # fmt: skip
+COMPARE: dict[str, Callable[[int, int], bool]] = {
+    "eq": lambda x, y: x == y,
+    "ne": lambda x, y: x != y,
+    "lt": lambda x, y: x < y,
+    "le": lambda x, y: x <= y,
+    "gt": lambda x, y: x > y,
+    "ge": lambda x, y: x >= y,
+}
 
 
-@pytest.mark.parametrize(("operation", "kind"), list(itertools.product(COMPARE, ["s16", "u16", "s32", "u32", "s64", "u64"])))
+@pytest.mark.parametrize(
+    ("operation", "kind"), list(itertools.product(COMPARE, ["s16", "u16", "s32", "u32", "s64", "u64"]))
+)
 def test_comparisons_set_a_predicate_and_its_complement(operation: str, kind: str) -> None:
     a, b, x, y = _operands(kind)
     bits = int(kind[1:])
@@ -209,8 +237,11 @@ def test_a_comparison_combines_with_a_negated_predicate(combine: str) -> None:
 
 def test_a_guard_protects_the_lanes_it_excludes() -> None:
     lanes = np.arange(64, dtype=np.uint8) % 3 == 0
-    got = each("mov.b32 %r20, 7; @%p1 add.u32 %r20, %r20, %r1; @!%p1 mov.b32 %r20, 9;",
-               {"%r1": np.arange(64, dtype=np.uint32), "%p1": lanes.astype(np.uint8)}, {"%r20": 32})  # fmt: skip
+    got = each(
+        "mov.b32 %r20, 7; @%p1 add.u32 %r20, %r20, %r1; @!%p1 mov.b32 %r20, 9;",
+        {"%r1": np.arange(64, dtype=np.uint32), "%p1": lanes.astype(np.uint8)},
+        {"%r20": 32},
+    )
     np.testing.assert_array_equal(got["%r20"], np.where(lanes, np.arange(64) + 7, 9))
 
 
@@ -227,5 +258,7 @@ def test_selection_reads_its_predicate() -> None:
 
 
 def test_a_destination_may_be_its_own_source() -> None:
-    got = each("add.u32 %r1, %r1, %r2; mul.lo.u32 %r1, %r1, %r1; mov.b32 %r20, %r1;", {"%r1": A, "%r2": B}, {"%r20": 32})
+    got = each(
+        "add.u32 %r1, %r1, %r2; mul.lo.u32 %r1, %r1, %r1; mov.b32 %r20, %r1;", {"%r1": A, "%r2": B}, {"%r20": 32}
+    )
     np.testing.assert_array_equal(got["%r20"], (A + B) * (A + B))

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
+from typing import TYPE_CHECKING
 
+import ptx_forms as forms  # tests/support is on the path
 import pytest
 
 from equiv.emulator import backend
@@ -11,7 +12,9 @@ from equiv.emulator.isa import TABLE
 from equiv.emulator.isa.table import Entry, Table
 from equiv.emulator.ptx import Immediate, Instruction, Negated, Register, Special, Vector
 from equiv.errors import UnknownInstructionError
-import ptx_forms as forms  # tests/support is on the path
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LOWEST, HIGHEST = 90, 100
 
@@ -35,8 +38,17 @@ def test_every_spelling_of_every_entry_decodes_and_its_c_compiles(tmp_path: Path
     assert len(shapes) > 1000
     source = tmp_path / "all.c"
     source.write_text(backend.chunk_source(list(shapes.values()), tables=False))
-    command = [backend.compiler(), "-std=gnu11", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", *backend.WARNINGS_OFF,
-               *(f"-I{directory}" for directory in backend.INCLUDES), str(source)]  # fmt: skip
+    command = [
+        backend.compiler(),
+        "-std=gnu11",
+        "-fsyntax-only",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        *backend.WARNINGS_OFF,
+        *(f"-I{directory}" for directory in backend.INCLUDES),
+        str(source),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:3000]
 
@@ -78,7 +90,9 @@ def test_redux_is_not_taken_for_red_and_has_a_destination() -> None:
 
 
 def test_mixed_precision_add_is_a_float_add_although_it_ends_in_bf16() -> None:
-    decoded = Decoder(forms.kernel(), HIGHEST, {}).decode(Instruction("add.rn.f32.bf16", _registers("b32_0 b16_1 b32_2")))
+    decoded = Decoder(forms.kernel(), HIGHEST, {}).decode(
+        Instruction("add.rn.f32.bf16", _registers("b32_0 b16_1 b32_2"))
+    )
     assert decoded.shape is not None
     assert "eq_add_rn(eq_bf16_to_f32(a), c)" in decoded.shape.body
 
@@ -125,7 +139,12 @@ def test_hints_do_not_make_another_handler() -> None:
     address = next(forms.instructions(TABLE.by_base["ld"][0])).operands[1]
     names = {
         decoder.decode(Instruction(opcode, (Register("%b32_0"), address))).shape.name  # type: ignore[union-attr]
-        for opcode in ("ld.global.b32", "ld.global.nc.L1::no_allocate.b32", "ld.relaxed.gpu.global.b32", "ld.volatile.global.b32")
+        for opcode in (
+            "ld.global.b32",
+            "ld.global.nc.L1::no_allocate.b32",
+            "ld.relaxed.gpu.global.b32",
+            "ld.volatile.global.b32",
+        )
     }
     assert len(names) == 1
 

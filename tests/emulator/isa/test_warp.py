@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from ptx_run import each, module_text, one, run
 
 from equiv.emulator.engine import LaunchConfig
 from equiv.errors import DeadlockError
-from ptx_run import each, module_text, one, run
 
 LANES = np.arange(32)
 VALUES = np.random.default_rng(3).integers(0, 1 << 32, 32, np.uint32)
@@ -49,9 +49,12 @@ def test_shuffle_into_its_own_source_reads_the_old_values() -> None:
 
 def test_votes_count_the_lanes_that_take_part() -> None:
     true = (LANES % 3 == 0).astype(np.uint8)
-    got = each("vote.sync.ballot.b32 %r20, %p1, -1; vote.sync.any.pred %p2, %p1, -1; vote.sync.all.pred %p3, %p1, -1;"
-               "vote.sync.all.pred %p4, !%p5, -1;",
-               {"%p1": true, "%p5": np.zeros(32, np.uint8)}, {"%r20": 32, "%p2": 1, "%p3": 1, "%p4": 1})  # fmt: skip
+    got = each(
+        "vote.sync.ballot.b32 %r20, %p1, -1; vote.sync.any.pred %p2, %p1, -1; vote.sync.all.pred %p3, %p1, -1;"
+        "vote.sync.all.pred %p4, !%p5, -1;",
+        {"%p1": true, "%p5": np.zeros(32, np.uint8)},
+        {"%r20": 32, "%p2": 1, "%p3": 1, "%p4": 1},
+    )
     assert set(got["%r20"]) == {sum(1 << lane for lane in range(0, 32, 3))}
     assert set(got["%p2"]) == {1}
     assert set(got["%p3"]) == {0}
@@ -61,16 +64,23 @@ def test_votes_count_the_lanes_that_take_part() -> None:
 def test_integer_reductions() -> None:
     signed = VALUES.view(np.int32)
     for operation, want in {
-        "add.u32": VALUES.sum(dtype=np.uint32), "max.u32": VALUES.max(), "min.s32": signed.min().view(np.uint32),
-        "max.s32": signed.max().view(np.uint32), "and.b32": np.bitwise_and.reduce(VALUES),
-        "or.b32": np.bitwise_or.reduce(VALUES), "xor.b32": np.bitwise_xor.reduce(VALUES),
-    }.items():  # fmt: skip
+        "add.u32": VALUES.sum(dtype=np.uint32),
+        "max.u32": VALUES.max(),
+        "min.s32": signed.min().view(np.uint32),
+        "max.s32": signed.max().view(np.uint32),
+        "and.b32": np.bitwise_and.reduce(VALUES),
+        "or.b32": np.bitwise_or.reduce(VALUES),
+        "xor.b32": np.bitwise_xor.reduce(VALUES),
+    }.items():
         assert set(one(f"redux.sync.{operation}", "%r20", VALUES, "-1")) == {want}, operation
 
 
 def test_a_reduction_is_over_the_lanes_that_execute_it() -> None:
-    got = each("mov.b32 %r20, 0; @%p1 redux.sync.add.u32 %r20, %r1, 0x0000ffff;",
-               {"%r1": VALUES, "%p1": (LANES < 16).astype(np.uint8)}, {"%r20": 32})["%r20"]  # fmt: skip
+    got = each(
+        "mov.b32 %r20, 0; @%p1 redux.sync.add.u32 %r20, %r1, 0x0000ffff;",
+        {"%r1": VALUES, "%p1": (LANES < 16).astype(np.uint8)},
+        {"%r20": 32},
+    )["%r20"]
     np.testing.assert_array_equal(got, np.where(LANES < 16, VALUES[:16].sum(dtype=np.uint32), 0))
 
 
@@ -92,8 +102,11 @@ def test_the_lowest_lane_is_elected() -> None:
 
 def test_matching_lanes_find_each_other() -> None:
     keys = (LANES % 4).astype(np.uint32)
-    got = each("match.any.sync.b32 %r20, %r1, -1; match.all.sync.b32 %r21|%p1, %r1, -1;", {"%r1": keys},
-               {"%r20": 32, "%r21": 32, "%p1": 1})  # fmt: skip
+    got = each(
+        "match.any.sync.b32 %r20, %r1, -1; match.all.sync.b32 %r21|%p1, %r1, -1;",
+        {"%r1": keys},
+        {"%r20": 32, "%r21": 32, "%p1": 1},
+    )
     np.testing.assert_array_equal(got["%r20"], [sum(1 << lane for lane in range(k, 32, 4)) for k in keys])
     assert set(got["%r21"]) == {0}
     assert set(got["%p1"]) == {0}
@@ -129,5 +142,7 @@ def test_a_shuffle_that_never_gets_its_lanes_is_a_deadlock_that_names_them() -> 
     with pytest.raises(DeadlockError) as caught:
         run(module_text(body, ("out",)), [np.zeros(1, np.uint32)], LaunchConfig((1, 1, 1), (32, 1, 1)))
     text = str(caught.value)
-    assert "lanes 0x0000ffff wait for lanes 0xffff0000 to execute it with them: PTX line 14 `shfl.sync.bfly.b32`" in text
+    assert (
+        "lanes 0x0000ffff wait for lanes 0xffff0000 to execute it with them: PTX line 14 `shfl.sync.bfly.b32`" in text
+    )
     assert "lanes 0xffff0000 wait for lanes 0x0000ffff to reach bar.warp.sync: PTX line 12 `bar.warp.sync`" in text
