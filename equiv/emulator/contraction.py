@@ -9,9 +9,9 @@ statement of it is a test of `tests/emulator/test_contraction.py`:
 * A product is followed through register `mov` and through `neg`.
 * It may be fused into a sum if every use that it still has is a sum of the same type and the same `.ftz` in its own basic
   block, and no sum adds it to itself. Nothing may be live at the end of the block. A guard on the sum does not matter.
-* Products with one use come first, those with several in a second round; each round visits the sums in order and takes
-  the first operand before the second. The other operand, if it is a product too, is now used by an `fma`, so it can be
-  fused no further. Uses by dead code do not count.
+* Products with one use come first, all others in a second round; each round visits the sums in order and takes the
+  operand with fewer uses, at equality the first. The other operand, if it is a product too, is now used by an `fma`, so
+  it can be fused no further. Uses by dead code do not count.
 * The same for f32, f64, f16, bf16 and the packed f16x2, bf16x2, f32x2 (the latter with ptxas 13; 12.9 fuses packed f32
   even against `.rn`, so its sm_100 code cannot be vouched for).
 
@@ -133,15 +133,15 @@ def _contract_block(rewrite: _Rewrite, block: Block) -> None:
                 by_sum.setdefault(use.index, []).append((product, use))
     fused: set[int] = set()
     for several in (False, True):
-        for index in sorted(by_sum):
+        for index in sorted(by_sum.keys() - fused):
             candidates = [
-                (use.position, product, use)
+                (len(product.uses), use.position, product, use)
                 for product, use in by_sum[index]
-                if (len(product.uses) > 1) is several and index not in fused and _fusable(instructions, product)
+                if (len(product.uses) > 1) is several and _fusable(instructions, product)
             ]
             if not candidates:
                 continue
-            _, product, use = min(candidates, key=lambda candidate: candidate[0])
+            *_, product, use = min(candidates, key=lambda candidate: candidate[:2])
             fused.add(index)
             rewrite.fuse(product.index, index, use.position, negative=use.negative)
             for other, other_use in by_sum[index]:
@@ -385,7 +385,9 @@ class _Rewrite:
             if not groups[index] or not (index in suspects or carries) or not self.factors:
                 continue
             target = written(one)
-            if (index in suspects and not readers.get(target[0])) or (carries and index not in suspects and len(target) == 1 and not readers.get(target[0])):
+            if (index in suspects and not readers.get(target[0])) or (
+                carries and index not in suspects and len(target) == 1 and not readers.get(target[0])
+            ):
                 readers.subtract(read(groups[index].pop()))
 
 
