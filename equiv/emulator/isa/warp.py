@@ -31,29 +31,28 @@ def _vote(mods: Mods) -> str:
 
 
 def _reduce(mods: Mods) -> str:
+    """A tree over 32 values, an inactive lane standing in with that of an active one; add and xor count it as zero."""
     kind, operation = mods["type"], mods["op"]
     if kind == "f32":
-        name = f"eq_{operation}{'_nan' if mods['NaN'] else ''}"
-        value = "eq_abs(a_[l])" if mods["abs"] else "a_[l]"
-        # Folding from a NaN gives every operand its chance and NaN only if all are (or one is, for .NaN).
-        start = f"{'eq_abs' if mods['abs'] else ''}(a_[__builtin_ctz(m)])"
-        return (
-            f"uint32_t r = eq_canon({start}); LANES(l) if (HAS(l)) r = {name}(r, {value});"
-            " LANES(l) d_[l] = HAS(l) ? r : d_[l];"
-        )
+        step = f"eq_{operation}{'_nan' if mods['NaN'] else ''}(x, y)"
+        value = "eq_canon(eq_abs(a_[k]))" if mods["abs"] else "eq_canon(a_[k])"
+    else:
+        step = {
+            "add": "x + y",
+            "min": "x < y ? x : y",
+            "max": "x > y ? x : y",
+            "and": "x & y",
+            "or": "x | y",
+            "xor": "x ^ y",
+        }[operation]
+        value = "HAS(l) ? a_[l] : 0" if operation in {"add", "xor"} else "a_[k]"
     lane = "int32_t" if kind == "s32" else "uint32_t"
-    step = {
-        "add": "r + x",
-        "min": "x < r ? x : r",
-        "max": "x > r ? x : r",
-        "and": "r & x",
-        "or": "r | x",
-        "xor": "r ^ x",
-    }[operation]
     return (
-        f"{lane} r = 0; int first = 1; LANES(l) if (HAS(l)) {{"
-        f" const {lane} x = ({lane})a_[l]; r = first ? x : {step}; first = 0; }}"
-        " LANES(l) d_[l] = HAS(l) ? (uint32_t)r : d_[l];"
+        f"const int first = __builtin_ctz(m); {lane} r[32];\n"
+        f"LANES(l) {{ const int k = HAS(l) ? l : first; (void)k; r[l] = ({lane})({value}); }}\n"
+        f"for (int n = 16; n; n >>= 1) for (int i = 0; i < n; i++) {{"
+        f" const {lane} x = r[i], y = r[i + n]; r[i] = {step}; }}\n"
+        "LANES(l) d_[l] = HAS(l) ? (uint32_t)r[0] : d_[l];"
     )
 
 

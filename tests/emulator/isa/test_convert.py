@@ -32,6 +32,13 @@ NAN = np.isnan(FLOATS.view(np.float32))
 INTS = ["u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64"]
 RESULT = {8: "%rs20", 16: "%rs20", 32: "%r20", 64: "%rd50"}
 
+ROUNDINGS: dict[str, Callable[[float], int]] = {
+    "rni": round,
+    "rzi": math.trunc,
+    "rmi": math.floor,
+    "rpi": math.ceil,
+}
+
 
 def _limits(kind: str) -> tuple[int, int]:
     bits = int(kind[1:])
