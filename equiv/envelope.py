@@ -2,8 +2,9 @@
 
 Design section 4. The key path of `dsa_index` runs in intervals: each sum is the exact one, widened by the worst case
 over the declared orders; every later operation maps ends to ends; a scale is a set of allowed powers of two, and codes
-are judged under the scale that is stored. Nothing is tuned. Where a party declares nothing, every order of its
-reductions and every variant that the ledger knows is allowed.
+are judged under the scale that is stored. A folded head weight is one of the values that the declared products give.
+Nothing is tuned. Where a party declares nothing, every order of its reductions and every variant that the ledger knows
+is allowed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from equiv.rounding import arithmetic as fp
 from equiv.rounding import dsa
 from equiv.rounding.dsa_ledger import LEDGER
 from equiv.rounding.formats import E2M1, E4M3, ordered
@@ -165,6 +167,51 @@ class KeyEnvelope:
         return inside
 
 
+@dataclass(frozen=True, slots=True)
+class WeightEnvelope:
+    """The folded head weights that the declared products give.
+
+    Attributes:
+        allowed: BF16 bits `[n, B, 32]`, one result of each way to compute them.
+    """
+
+    allowed: npt.NDArray[np.uint16]
+
+    def judge(self, weights: Bits) -> tuple[Mask, float]:
+        """Which weights are one of the allowed values; share 0 if there is but one for each, else 1."""
+        inside = (self.allowed == weights).any(axis=0)
+        return inside, float(not inside.all() or bool((self.allowed != self.allowed[0]).any()))
+
+
+def folded_weights(
+    shape: dsa.Shape, inputs: Mapping[str, Bits], declarations: Sequence[Declaration | None]
+) -> WeightEnvelope:
+    """The fold under every combination of the declared steps that lead to it: scale (FP8 only), product, rounding."""
+    widen = LEDGER["dsa.R10a"].steps["shift"]
+    w = widen(inputs["projected"][:, shape.weight_at : shape.weight_at + dsa.HEADS])
+    if shape.fp4:
+        scales, product, rounded = [fp.bits_of(1.0)], "dsa.F3a", "dsa.F3b"
+    else:
+        x, product, rounded = widen(inputs["q"]), "dsa.R15a", "dsa.R15b"
+        amaxes = [np.maximum(amax(x), dsa.QUERY_FLOOR) for amax in steps(declarations, "dsa.R10b")]
+        ratios = [ratio(amax) for ratio in steps(declarations, "dsa.R11") for amax in amaxes]
+        scales = [power(ratio) for power in steps(declarations, "dsa.R12") for ratio in ratios]
+    products = [fold(w, scale) for fold in steps(declarations, product) for scale in scales]
+    return WeightEnvelope(np.stack([code(value) for code in steps(declarations, rounded) for value in products]))
+
+
+@dataclass(frozen=True, slots=True)
+class DsaEnvelope:
+    """The envelope of all outputs of `dsa_index` whose contract is one."""
+
+    keys: KeyEnvelope
+    weights: WeightEnvelope
+
+    def judge(self, outputs: Mapping[str, Bits]) -> dict[str, tuple[Any, float]]:
+        """`weights`, `key_codes` and `key_scale` -> (mask of elements inside, largest share of the envelope used)."""
+        return {"weights": self.weights.judge(outputs["weights"])} | self.keys.judge(outputs)
+
+
 def _exponent(bits: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
     return (bits >> np.uint32(23)).astype(np.int64) - 127
 
@@ -202,8 +249,8 @@ def normalised_keys(
     return hull(ends)
 
 
-def dsa_envelope(case: Case, inputs: Mapping[str, Bits], declarations: tuple[Declaration | None, ...]) -> KeyEnvelope:
-    """The envelope of `dsa_index`: its outputs `key_codes` and `key_scale`; all others are bitwise.
+def dsa_envelope(case: Case, inputs: Mapping[str, Bits], declarations: tuple[Declaration | None, ...]) -> DsaEnvelope:
+    """The envelope of `dsa_index`: its outputs `weights`, `key_codes` and `key_scale`; all others are bitwise.
 
     Args:
         case: with all axes filled in.
@@ -212,4 +259,5 @@ def dsa_envelope(case: Case, inputs: Mapping[str, Bits], declarations: tuple[Dec
     """
     shape = dsa.Shape.of(case)
     open_tokens = dsa.undefined(case, inputs)["key_codes"][:, 0]
-    return KeyEnvelope(shape, declarations, normalised_keys(shape, inputs, declarations), open_tokens)
+    keys = KeyEnvelope(shape, declarations, normalised_keys(shape, inputs, declarations), open_tokens)
+    return DsaEnvelope(keys, folded_weights(shape, inputs, declarations))

@@ -285,6 +285,12 @@ def poisoned(draws: Draws, shape: Shape, patterns: Sequence[int], every: int = 3
     return bits
 
 
+def significands(draws: Draws, shape: Shape, top: int, binades: int = 4) -> Bits:
+    """All 128 significands of the BF16 binade of 2**top and of those below it, dealt in turn, with random signs."""
+    chosen = draws.order("deal", binades << 7)[np.arange(math.prod(shape)) % (binades << 7)].reshape(shape)
+    return _signed((127 + top - (binades - 1) << 7) + chosen, draws.signs("sign", shape))
+
+
 def specials(draws: Draws, shape: Shape) -> Bits:
     """Of both signs, dealt in turn: 0, least and largest subnormal, least normal, largest finite, Inf, two NaNs, 1."""
     table = np.array([0, 1, 0x7F, 0x80, 0x7F7F, 0x7F80, 0x7FC0, 0x7F81, 0x3F80], dtype=np.int64)

@@ -34,8 +34,8 @@ NAMES = ("key_codes", "key_scale")
 def judged(
     one: Case, data: dict[str, Bits], outputs: dict[str, Bits], parties: tuple[Declaration | None, ...] = BOTH
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    found = dsa_envelope(one, data, parties).judge(outputs)
-    assert set(found) == set(NAMES)
+    found = dsa_envelope(one, data, parties).judge({"weights": dsa.model(one, data, FUSED)["weights"], **outputs})
+    assert set(found) == {"weights", *NAMES}
     for name in NAMES:
         assert found[name][0].shape == outputs[name].shape
     return found["key_codes"][0], found["key_scale"][0], max(found[name][1] for name in NAMES)
@@ -135,7 +135,7 @@ def test_both_scales_are_allowed_where_the_interval_straddles_the_power_and_each
     assert codes.all()
     assert scales.all()
     allowed = dsa_envelope(one, data, BOTH)
-    y = allowed.y
+    y = allowed.keys.y
     ends = [dsa.quantise_key(dsa.Shape.of(one), end, dsa.runner(FUSED)) for end in (y.low, y.high)]
     assert ends[0]["key_scale"] * 1 != ends[1]["key_scale"]
     for end in ends:
@@ -239,3 +239,43 @@ def test_magnitudes_of_an_interval_through_zero_start_at_zero() -> None:
     assert (
         interval.shrunk(0.0).low.tolist() == interval.shrunk(0.0).high.tolist() == fp.bits_of([-0.5, -2, 1.5]).tolist()
     )
+
+
+def every_weight(one: Case) -> dict[str, Bits]:
+    """All 65536 BF16 patterns as head weights of all-zero heads."""
+    data = inputs(one)
+    data["projected"][:, 128:160] = np.arange(65536, dtype=np.uint16).reshape(2048, 32)
+    data["q"] = np.broadcast_to(np.uint16(0), data["q"].shape)
+    data["slots"] = np.full(2048, -1, dtype=np.int64).view(np.uint64)
+    return data
+
+
+@pytest.mark.parametrize(("one", "first"), [(case(batch=2048), 0x184F), (case(batch=2048, format="fp4"), 0x34F)])
+def test_two_weights_are_allowed_for_six_patterns_of_all_and_one_for_the_others(one: Case, first: int) -> None:
+    data = every_weight(one)
+    allowed = envelope.folded_weights(dsa.Shape.of(one), data, BOTH)
+    spread = np.flatnonzero((allowed.allowed != allowed.allowed[0]).any(axis=0))
+    edges = np.array([first, first + 0x14, first + 0x28])
+    np.testing.assert_array_equal(spread, np.concatenate([edges, edges | 0x8000]))
+    stock, fused = (dsa.model(one, data, party)["weights"] for party in BOTH)
+    assert (stock.ravel()[first], fused.ravel()[first]) == (0x67, 0x68)
+    for weights in (stock, fused):
+        inside, share = allowed.judge(weights)
+        assert inside.all()
+        assert share == 1.0
+        for change in (1, 2, 0x8000):
+            moved = allowed.judge(weights ^ np.uint16(change))[0].ravel()
+            assert not np.delete(moved, spread).any()
+    np.testing.assert_array_equal(allowed.judge(stock + np.uint16(2))[0].ravel()[spread], False)
+
+
+def test_one_declared_product_allows_one_weight_and_an_unknown_party_every_product() -> None:
+    one = case(batch=2048)
+    data = every_weight(one)
+    shape = dsa.Shape.of(one)
+    stock, fused = (dsa.model(one, data, party)["weights"] for party in BOTH)
+    alone = envelope.folded_weights(shape, data, (FUSED, FUSED))
+    assert alone.judge(fused)[1] == 0.0
+    assert alone.judge(fused)[0].all()
+    assert int((~alone.judge(stock)[0]).sum()) == 6
+    assert envelope.folded_weights(shape, data, (None, FUSED)).judge(stock)[0].all()

@@ -51,6 +51,13 @@ Q: Mapping[str, Fill] = {
     "nan_channel": lambda d, shape, _: make.poisoned(d, shape, make.NAN_BF16),
     "inf_channel": lambda d, shape, _: make.poisoned(d, shape, (0x7F80, 0xFF80)),
 }
+
+
+def _fold_edge(target: Target) -> int:
+    """Exponent from which on the weight of an all-zero head, times its scale (FP8) and 2**-6, is a BF16 subnormal."""
+    return -127 + 6 - (target.low if target is FP8 else 0)
+
+
 KEY: Mapping[str, Fill] = {
     "normal": Q["normal"],
     "wide": lambda d, shape, _: make.wide(d, shape, low=-20, high=20),
@@ -70,6 +77,7 @@ HEAD_WEIGHTS: Mapping[str, Fill] = {
     "bits": lambda d, shape, _: make.any_bits(d, shape),
     "specials": lambda d, shape, _: make.specials(d, shape),
     "tiny": lambda d, shape, _: make.wide(d, shape, low=-126, high=-70),
+    "fold_edges": lambda d, shape, target: make.significands(d, shape, _fold_edge(target)),
 }
 NORM_W: Mapping[str, Fill] = {
     "normal": lambda d, shape, _: make.truncated(1.0 + d.bell("value", shape) / 8, F32),

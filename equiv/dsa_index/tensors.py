@@ -166,7 +166,7 @@ def output_specs(case: Case) -> tuple[OutputSpec, ...]:
     return (
         OutputSpec("q_codes", codes, ("request", "head", "channel"), "bitwise", _CODES),
         *((q_scale,) if is_fp4(case) else ()),
-        OutputSpec("weights", "bf16", ("request", "head"), "bitwise", _WEIGHTS),
+        OutputSpec("weights", "bf16", ("request", "head"), "envelope", _WEIGHTS),
         OutputSpec("key_codes", codes, ("token", "channel"), "envelope", _KEY),
         key_scale,
         OutputSpec("cache_rest", "u8", ("byte",), "bitwise", "bytes of no written token stay as they were"),
@@ -175,7 +175,7 @@ def output_specs(case: Case) -> tuple[OutputSpec, ...]:
 
 _SCALE = "amax is exact, so is its power of two"
 _CODES = "amax and scale are exact; one rounding to code"
-_WEIGHTS = "products with powers of two; one rounding to BF16"
+_WEIGHTS = "one of the declared products, rounded to BF16: one value, but for a few BF16 subnormals"
 _KEY = "the LayerNorm's two sums may be taken in another declared order"
 
 

@@ -69,6 +69,20 @@ def test_aimed_cases_show_the_difference_between_the_declared_orders(case: Case,
     assert {name for name in oracle if (oracle[name] != candidate[name]).any()} <= {"key_codes", "key_scale"}
 
 
+@pytest.mark.parametrize("name", ["fp8-weights-fold-edges", "fp4-weights-fold-edges"])
+def test_fold_edges_hold_the_weights_for_which_the_declared_products_differ(name: str) -> None:
+    declared = {known.party: known for known in DECLARATIONS if known.arch == "sm_90a"}
+    case = BY_ID[name]
+    inputs = PAIR.inputs(case)
+    oracle, candidate = (PAIR.model(case, inputs, declared[party]) for party in ("oracle", "candidate"))
+    differ = oracle["weights"] != candidate["weights"]
+    assert set((oracle["weights"][differ] & 0x7FFF).tolist()) == {0x67, 0x71, 0x7B}
+    assert [key for key in oracle if (oracle[key] != candidate[key]).any()] == ["weights"]
+    inside, share = PAIR.envelope(case, inputs, tuple(declared.values())).judge(oracle)["weights"]
+    assert inside.all()
+    assert share == 1.0
+
+
 @pytest.mark.parametrize(
     ("name", "amax"),
     [

@@ -112,7 +112,11 @@ def test_specs_and_cut_outputs_agree(axes: dict[str, Any]) -> None:
     assert set(specs) == set(found)
     for name, spec in specs.items():
         assert found[name].ndim == len(spec.dims), name
-    assert {name for name, spec in specs.items() if spec.contract == "envelope"} == {"key_codes", "key_scale"}
+    assert {name for name, spec in specs.items() if spec.contract == "envelope"} == {
+        "weights",
+        "key_codes",
+        "key_scale",
+    }
 
 
 def test_a_byte_that_no_token_owns_is_placed_by_page_and_slot() -> None:
