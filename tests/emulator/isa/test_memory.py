@@ -231,3 +231,20 @@ def test_lanes_that_are_off_access_nothing() -> None:
         {"%r20": 32},
     )
     assert set(got["%r20"]) == {5}
+
+
+@pytest.mark.parametrize(("width", "registers", "size", "lane"), [("b32", "%r2", 4, 9), ("v2.b32", "{%r2,%r3}", 8, 20)])
+def test_an_instruction_that_was_in_bounds_before_is_still_checked(
+    width: str, registers: str, size: int, lane: int
+) -> None:
+    body = (
+        "mov.u32 %r1, %tid.x; mov.u32 %r4, %ctaid.x; mad.lo.u32 %r1, %r4, 32, %r1; ld.param.b64 %rd1, [a];"
+        f"mad.wide.u32 %rd1, %r1, {size}, %rd1; ld.global.{width} {registers}, [%rd1]; ret;"
+    )
+    # One word short of a whole number of accesses: the last of them begins inside.
+    words = (32 + lane + 1) * size // 4 - 1
+    buffer = aligned(4 * words).view(np.uint32)
+    with pytest.raises(IllegalAccessError) as caught:
+        run(module_text(body, ("a",)), [buffer], LaunchConfig((2, 1, 1), (32, 1, 1)))
+    assert f"CTA (1, 0, 0) warp 0 lane {lane}: read of {size} bytes" in str(caught.value)
+    assert ("just past the end" if size == 4 else "4 of 8 bytes past its end") in str(caught.value)
