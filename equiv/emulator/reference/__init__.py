@@ -1,0 +1,1 @@
+"""A slow second engine in Python, and what the tracer builds on; see `engine`."""

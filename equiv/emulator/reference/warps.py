@@ -1,0 +1,280 @@
+"""What the lanes of a warp do together: shuffles, votes, matches, reductions, elections; loads, stores, atomics, copies.
+
+A function takes the engine's state and the lanes that execute, changes registers and memory, and tells the observer.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from equiv.emulator import faults
+from equiv.emulator.isa.table import TYPE_BITS
+from equiv.emulator.reference import spaces
+from equiv.emulator.reference.machine import FULL, LANES
+from equiv.emulator.reference.spaces import FaultError
+from equiv.emulator.reference.steps import Operand, lanes_of, mask_of
+from equiv.rounding import arithmetic as fp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from equiv.emulator.reference.machine import Warp
+    from equiv.emulator.reference.spaces import Place
+    from equiv.emulator.reference.steps import Step, Values
+
+
+class Observer(Protocol):
+    """Is told of every value that is made or moved, after it happened; see `equiv.emulator.trace`."""
+
+    def computed(self, warp: Warp, step: Step, mask: int, sources: Sequence[Values], results: Sequence[Values]) -> None:
+        """A lane instruction gave `results`; the registers hold them already, the sources are as they were."""
+
+    def shuffled(self, warp: Warp, step: Step, mask: int, origin: Sequence[int]) -> None:
+        """Lane l now holds what lane origin[l] held."""
+
+    def reduced(self, warp: Warp, step: Step, mask: int) -> None:
+        """All lanes of `mask` now hold one value made of the source in all of them."""
+
+    def loaded(self, warp: Warp, step: Step, lane: int, where: Place, size: int, data: bytes) -> None:
+        """A lane's results were read from memory, `size` bytes each."""
+
+    def stored(self, warp: Warp, step: Step, lane: int, where: Place, size: int, data: bytes) -> None:
+        """A lane's sources were written to memory, `size` bytes each."""
+
+    def updated(self, warp: Warp, step: Step, lane: int, where: Place, data: bytes) -> None:
+        """An atomic changed memory to `data`."""
+
+    def copied(self, warp: Warp, where: Place, source: int, count: int, size: int) -> None:
+        """`size` bytes came from the global address `source`, those after `count` are zero."""
+
+    def multiplied(self, warp: Warp, step: Step, mask: int) -> None:
+        """A matrix instruction wrote its results; its sources are as they were unless a register is both."""
+
+    def gathered(self, warp: Warp, step: Step, rows: Sequence[Place], data: Sequence[bytes], mask: int) -> None:
+        """An `ldmatrix` read rows of 16 bytes."""
+
+
+def shuffle(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
+    """`shfl.sync`."""
+    a, b, c = (step.source(warp, name) for name in "abc")
+    mode = step.mods["mode"]
+    origin, valid = [], []
+    for lane in range(LANES):
+        by, segment = b[lane] & 31, c[lane] >> 8 & 31
+        limit = lane & segment | c[lane] & 31 & ~segment
+        if mode == "up":
+            other, fits = lane - by, lane - by >= limit
+        else:
+            other = {"down": lane + by, "bfly": lane ^ by, "idx": lane & segment | by & ~segment & 31}[mode]
+            fits = other <= limit
+        origin.append(other & 31 if fits else lane)
+        valid.append(int(fits))
+    _put(step, warp, mask, d=[a[other] for other in origin], p=valid)
+    if observer is not None:
+        observer.shuffled(warp, step, mask, origin)
+
+
+def vote(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
+    """`vote.sync`."""
+    true = mask_of(step.source(warp, "a")) & mask
+    if step.mods.get("mode"):
+        value = {"all": true == mask, "any": true != 0, "uni": true in {0, mask}}[step.mods["mode"]]
+        _put(step, warp, mask, p=[int(value)] * LANES)
+    else:
+        _put(step, warp, mask, d=[true] * LANES)
+
+
+def match(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
+    """`match.sync`."""
+    a = step.source(warp, "a")
+    if "any" in step.mods:
+        same = [mask_of([int(other == value) for other in a]) & mask for value in a]
+        _put(step, warp, mask, d=same)
+        return
+    everywhere = len({a[lane] for lane in lanes_of(mask)}) == 1
+    _put(step, warp, mask, d=[mask if everywhere else 0] * LANES, p=[int(everywhere)] * LANES)
+
+
+_FOLDS: dict[str, Callable[[int, int], int]] = {
+    "add": lambda x, y: x + y,
+    "min": min,
+    "max": max,
+    "and": lambda x, y: x & y,
+    "or": lambda x, y: x | y,
+    "xor": lambda x, y: x ^ y,
+}
+
+
+def redux(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
+    """`redux.sync`."""
+    a = [step.source(warp, "a")[lane] for lane in lanes_of(mask)]
+    if step.mods["type"] == "f32":
+        values = [np.uint32(value & 0x7FFFFFFF if step.mods["abs"] else value) for value in a]
+        choose = fp.minimum if step.mods["op"] == "min" else fp.maximum
+        nan = bool(step.mods["NaN"])
+        result = int(reduce(lambda x, y: choose(x, y, nan=nan), values, fp.canonical(values[0])))
+    else:
+        result = reduce(_FOLDS[step.mods["op"]], a)
+    _put(step, warp, mask, d=[result] * LANES)
+    if observer is not None:
+        observer.reduced(warp, step, mask)
+
+
+def elect(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
+    """`elect.sync`: the lowest lane."""
+    leader = lanes_of(mask)[0]
+    _put(step, warp, mask, d=[leader] * LANES, p=[int(lane == leader) for lane in range(LANES)])
+
+
+def activemask(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
+    """`activemask`."""
+    _put(step, warp, mask, d=[mask] * LANES)
+
+
+def predicate_logic(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
+    """`and`, `or`, `xor`, `not`, `mov` on predicates."""
+    a, *rest = (step.read(warp, one) for one in step.sources)
+    if step.base in {"not", "mov"}:
+        _put(step, warp, mask, p=[1 - x if step.base == "not" else x for x in a])
+    else:
+        _put(step, warp, mask, p=[_FOLDS[step.base](x, y) for x, y in zip(a, rest[0], strict=True)])
+
+
+def carry(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
+    """`add.cc`, `addc`, `addc.cc`."""
+    a, b = (step.source(warp, name) for name in "ab")
+    total = [(x & FULL) + (y & FULL) for x, y in zip(a, b, strict=True)]
+    if step.base == "addc":
+        total = [value + one for value, one in zip(total, warp.carry, strict=True)]
+    _put(step, warp, mask, d=total)
+    if step.mods.get("cc"):
+        warp.carry = [value >> 32 if mask >> lane & 1 else warp.carry[lane] for lane, value in enumerate(total)]
+
+
+def addresses(warp: Warp, step: Step, name: str) -> tuple[str, list[int]]:
+    """(space, address of each lane) of an address operand."""
+    base, offset = step.operand(name), step.operand(f"{name}+")
+    assert base is not None
+    assert offset is not None
+    if base.kind == "special" or (base.register and base.bits):
+        values = step.read(warp, base)
+    else:
+        values = [base.value] * LANES
+    space = "" if base.type == "generic" else base.type
+    return space, [spaces.wrap(space, value + offset.value) for value in values]
+
+
+def load(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
+    """`ld`: all lanes are checked before the first one reads."""
+    size = TYPE_BITS[step.mods["type"]] // 8
+    total = size * len(step.results)
+    space, at = addresses(warp, step, "a")
+    where = {lane: spaces.place(warp, space, lane, at[lane], total, total, write=False) for lane in lanes_of(mask)}
+    data = {lane: spaces.read(warp, place, total) for lane, place in where.items()}
+    for i, result in enumerate(step.results):
+        values = [int.from_bytes(data.get(lane, b"")[i * size : (i + 1) * size], "little") for lane in range(LANES)]
+        step.write(warp, result, values, mask)
+    if observer is not None:
+        for lane, place in where.items():
+            observer.loaded(warp, step, lane, place, size, data[lane])
+
+
+def store(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
+    """`st`: of lanes that store to one address in one pass of 128 bytes the lowest stays, a later pass overwrites."""
+    values = [one for one in step.sources if one.name.startswith("b")]
+    size = TYPE_BITS[step.mods["type"]] // 8
+    total = size * len(values)
+    space, at = addresses(warp, step, "a")
+    where = {lane: spaces.place(warp, space, lane, at[lane], total, total, write=True) for lane in lanes_of(mask)}
+    read = [step.read(warp, one) for one in values]
+    in_a_pass = 128 // max(total, 4)
+    for lane in (k ^ in_a_pass - 1 for k in range(LANES)):
+        if lane in where:
+            data = b"".join((one[lane] & (1 << 8 * size) - 1).to_bytes(size, "little") for one in read)
+            spaces.write(warp, where[lane], data)
+            if observer is not None:
+                observer.stored(warp, step, lane, where[lane], size, data)
+
+
+def _half_sum(kind: str) -> Callable[[int, int], int]:
+    from equiv.emulator.reference.floats import FLOATS
+
+    add = FLOATS["add"]({"type": kind})
+    return lambda x, b: int(add(np.array([x], np.uint64), np.array([b], np.uint64))[0])
+
+
+def atomic(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
+    """`atom` and `red`: lanes in ascending order, each sees the one before."""
+    kind, operation = step.mods["type"], step.mods["op"]
+    size = TYPE_BITS[kind] // 8
+    space, at = addresses(warp, step, "a")
+    where = {lane: spaces.place(warp, space, lane, at[lane], size, size, write=True) for lane in lanes_of(mask)}
+    flush = step.mods["space"] in {"global", ""}  # on shared memory subnormals are kept
+    float_sum = (lambda x, b: int(fp.add(np.uint32(x), np.uint32(b), ftz=flush))) if kind == "f32" else _half_sum(kind) if kind.endswith("x2") else None
+    functions: dict[str, Callable[[int, int, int], int]] = {
+        "add": lambda x, b, _: float_sum(x, b) if float_sum else x + b,
+        "min": lambda x, b, _: min(x, b),
+        "max": lambda x, b, _: max(x, b),
+        "and": lambda x, b, _: x & b,
+        "or": lambda x, b, _: x | b,
+        "xor": lambda x, b, _: x ^ b,
+        "exch": lambda _x, b, _: b,
+        "cas": lambda x, b, c: c if x == b else x,
+        "inc": lambda x, b, _: 0 if x >= b else x + 1,
+        "dec": lambda x, b, _: b if x == 0 or x > b else x - 1,
+    }
+    b = step.source(warp, "b")
+    c = step.source(warp, "c") if operation == "cas" else b
+    old = [0] * LANES
+    for lane, place in where.items():
+        old[lane] = int.from_bytes(spaces.read(warp, place, size), "little", signed=kind[0] == "s")
+        new = functions[operation](old[lane], b[lane], c[lane]) & (1 << 8 * size) - 1
+        spaces.write(warp, place, new.to_bytes(size, "little"))
+        if observer is not None:
+            observer.updated(warp, step, lane, place, new.to_bytes(size, "little"))
+    if step.results:
+        _put(step, warp, mask, d=old)
+
+
+def copy(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
+    """`cp.async`: happens at once."""
+    size = step.source(warp, "e")[0]
+    if size not in {4, 8, 16}:
+        raise FaultError(faults.VALUE, 0, size, 0, 0)
+    space, to = addresses(warp, step, "a")
+    _, source = addresses(warp, step, "s")
+    part = step.operand("b")
+    where = {lane: spaces.place(warp, space, lane, to[lane], size, size, write=True) for lane in lanes_of(mask)}
+    for lane, place in where.items():
+        count = size
+        if part is not None:
+            given = step.read(warp, part)[lane]
+            count = (0 if given else size) if part.type == "pred" else min(given, size)
+        data = b""
+        if count:
+            if source[lane] & size - 1:
+                raise FaultError(faults.MISALIGNED, lane, source[lane], size, 0)
+            warp.grid.memory.check(lane, source[lane], count, write=False)
+            data = spaces.read(warp, spaces.Place("global", 0, source[lane]), count)
+        spaces.write(warp, place, data.ljust(size, b"\0"))
+        if observer is not None:
+            observer.copied(warp, place, source[lane], count, size)
+
+
+def _put(step: Step, warp: Warp, mask: int, **values: Any) -> None:  # noqa: ANN401  lists of integers
+    """Writes results by name; those that the instruction does not have are left out."""
+    for name, value in values.items():
+        found: Operand | None = next((one for one in step.results if one.name == name), None)
+        if found is not None:
+            step.write(warp, found, value, mask)
+
+
+TOGETHER: dict[str, Callable[[Warp, Step, int, Observer | None], None]] = {
+    "shfl": shuffle, "vote": vote, "match": match, "redux": redux, "elect": elect, "activemask": activemask,
+    "and": predicate_logic, "or": predicate_logic, "xor": predicate_logic, "not": predicate_logic, "mov": predicate_logic,
+    "add": carry, "addc": carry, "ld": load, "st": store, "atom": atomic, "red": atomic, "cp": copy,
+}  # fmt: skip
+"""Base name -> what a warp does; control flow is in `engine`."""
