@@ -285,6 +285,13 @@ def poisoned(draws: Draws, shape: Shape, patterns: Sequence[int], every: int = 3
     return bits
 
 
+def huge(draws: Draws, shape: Shape) -> Bits:
+    """Groups of bell-shaped values whose size is dealt: squares of 128 about 2**128, beyond it, and sums beyond it."""
+    sizes = np.array([58, 59, 60, 61, 62, 64, 100, 119, 125])
+    exponents = sizes[draws.order("deal", len(sizes))[np.arange(shape[0]) % len(sizes)]][:, None]
+    return truncated(np.ldexp(draws.bell("value", shape), exponents.astype(np.int32)), BF16)
+
+
 def significands(draws: Draws, shape: Shape, top: int, binades: int = 4) -> Bits:
     """All 128 significands of the BF16 binade of 2**top and of those below it, dealt in turn, with random signs."""
     chosen = draws.order("deal", binades << 7)[np.arange(math.prod(shape)) % (binades << 7)].reshape(shape)

@@ -187,21 +187,40 @@ def test_an_unknown_party_may_use_any_order_and_widens_the_envelope() -> None:
     assert 1e-7 < width < 1e-5
 
 
-def test_undefined_tokens_accept_anything_and_unexplainable_ones_nothing() -> None:
+def test_undefined_tokens_accept_anything_and_those_of_unbounded_y_nothing() -> None:
     one = CASES[0]
     data = inputs(one, 2)
     data["projected"][0, 5] = 0x7FC0  # NaN: undefined by the contract
-    data["projected"][1, :128] = bf16(3e38)  # finite, but its sum overflows: no bound exists
+    data["projected"][1, :128] = bf16(3e38)  # finite, but its sum overflows: undefined as well
     outputs = dsa.model(one, data, FUSED)
     outputs["key_codes"] = np.roll(outputs["key_codes"], 1, axis=1)
     outputs["key_codes"][2:] = dsa.model(one, data, FUSED)["key_codes"][2:]
     codes, scales, share = judged(one, data, outputs)
-    assert codes[0].all()
-    assert scales[0]
-    assert not codes[1].any()
-    assert not scales[1]
-    assert codes[2:].all()
-    assert share == 1.0
+    assert codes.all()
+    assert scales.all()
+    assert share <= 0.25
+    key = envelope.KeyEnvelope(
+        dsa.Shape.of(one), BOTH, envelope.normalised_keys(dsa.Shape.of(one), data, BOTH), ~codes[:, 0]
+    )
+    codes, _ = key.judge(outputs)["key_codes"]
+    assert np.argwhere(~codes.any(axis=1)).ravel().tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("one", CASES, ids=label)
+def test_rows_whose_squares_overflow_or_may_are_inside_and_defined(one: Case) -> None:
+    data = inputs(one, 12)
+    rng = np.random.default_rng(12)
+    sizes = np.resize([57, 58, 59, 60, 60.25, 60.5, 60.75, 61, 62, 64, 80, 100, 118, 120], (40, 1))
+    data["projected"][:, :128] = bf16(rng.standard_normal((40, 128)) * 2.0**sizes)
+    assert not dsa.undefined(one, data)["key_codes"].any()
+    stock, fused = (dsa.model(one, data, party) for party in BOTH)
+    for outputs in (stock, fused):
+        codes, scales, _ = judged(one, data, outputs)
+        assert codes.all()
+        assert scales.all()
+    bias = dsa.model(one, {**data, "norm_w": np.zeros(128, dtype=np.uint32)}, FUSED)["key_codes"]
+    only_bias = (fused["key_codes"] == bias).all(axis=1)
+    assert 0 < int(only_bias.sum()) < 40
 
 
 def test_no_token_gives_empty_masks() -> None:

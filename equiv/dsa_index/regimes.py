@@ -65,6 +65,7 @@ KEY: Mapping[str, Fill] = {
     "large_mean": lambda d, shape, _: make.large_mean(d, shape),
     "cancelling": lambda d, shape, _: make.cancelling(d, shape),
     "tiny": lambda d, shape, _: make.normal(d, shape, center=-14, spread=6),
+    "huge": lambda d, shape, _: make.huge(d, shape),
     "zero": Q["zero"],
     "signed_zeros": Q["signed_zeros"],
     "subnormals": Q["subnormals"],

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from equiv.rounding import arithmetic as fp
 from equiv.rounding.dsa_ledger import LEDGER
+from equiv.rounding.intervals import gamma
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -179,11 +180,13 @@ def undefined(case: Case, inputs: Mapping[str, Bits]) -> dict[str, Any]:
     """Elements that the contract leaves open, as boolean masks of the outputs' shapes.
 
     A head (fp4: block of 32 channels) of q that holds a NaN or an Inf, with the weight that folds its scale; a key
-    whose projected row does. Outputs that cannot have such elements are not named.
+    whose projected row does, or whose LayerNorm may overflow (`may_overflow`). Outputs that cannot have such elements
+    are not named.
     """
     shape = Shape.of(case)
-    key = _not_finite(inputs["projected"][written(inputs), shape.key_at : shape.key_at + DIM])
-    key_codes = np.broadcast_to(key.any(axis=-1, keepdims=True), key.shape)
+    row = inputs["projected"][written(inputs), shape.key_at : shape.key_at + DIM]
+    open_keys = _not_finite(row).any(axis=-1) | may_overflow(row, inputs["norm_w"], inputs["norm_b"])
+    key_codes = np.broadcast_to(open_keys[:, None], row.shape)
     q = _not_finite(inputs["q"])
     if shape.fp4:
         blocks = q.reshape(*q.shape[:-1], DIM // BLOCK, BLOCK).any(axis=-1)
@@ -200,6 +203,27 @@ def undefined(case: Case, inputs: Mapping[str, Bits]) -> dict[str, Any]:
         "key_codes": key_codes,
         "key_scale": key_codes[:, :4] if shape.mx else key_codes[:, 0],
     }
+
+
+def may_overflow(row: Bits, norm_w: Bits, norm_b: Bits) -> npt.NDArray[np.bool_]:
+    """Keys `[T]` whose LayerNorm need not be finite, though their projected row is.
+
+    A partial sum that overflows makes the mean infinite and all of y NaN, and whether one does is a matter of order: no
+    partial sum of any order exceeds the larger of the sums of all positive and of all negative terms. A square that
+    overflows does no harm: rstd is 0 then, and y the bias. As |d * rstd| < 12 (sqrt(128) before rounding), y is finite
+    in BF16 too where 12 |w| + |b| is below the largest BF16 value.
+    """
+    x, w, b = (np.asarray(bits).astype(np.uint32) for bits in (row, norm_w, norm_b))
+    terms = fp.floats(x << np.uint32(16)).astype(np.float64)
+    with np.errstate(all="ignore"):
+        most = np.maximum(terms.clip(min=0).sum(axis=-1), -terms.clip(max=0).sum(axis=-1))
+        sums = ~(most * (1 + gamma(DIM)) <= _LARGEST_F32)
+        reach = 12 * np.abs(fp.floats(w).astype(np.float64)) + np.abs(fp.floats(b).astype(np.float64))
+    return np.asarray(sums | ~np.all(reach <= _LARGEST_BF16))
+
+
+_LARGEST_F32: Final = float(np.finfo(np.float32).max)
+_LARGEST_BF16: Final = float(fp.floats(np.uint32(0x7F7F0000)))
 
 
 def _not_finite(bits: Bits) -> npt.NDArray[np.bool_]:

@@ -1,8 +1,10 @@
 """Intervals of float32 bit patterns, and what a reduction in any of several orders may yield.
 
 An interval holds every value that some declared computation gives; its ends are float32 values, -0 below +0. Operations
-that round monotonically map ends to ends. A NaN at an end stays there: such an interval admits nothing (`holds` is
-False), because nothing can be said of it.
+that round monotonically map ends to ends. Overflow is monotone too: an end may be infinite, and the interval then holds
+the infinity and everything finite on its side (a variance of Inf, a root of 0). A NaN has no place in an order, so an
+interval with a NaN at an end admits nothing; a contract must leave such elements undefined, as no bound explains them.
+Bounds of sums hold as long as no partial sum overflows.
 """
 
 from __future__ import annotations

@@ -69,6 +69,17 @@ def test_aimed_cases_show_the_difference_between_the_declared_orders(case: Case,
     assert {name for name in oracle if (oracle[name] != candidate[name]).any()} <= {"key_codes", "key_scale"}
 
 
+@pytest.mark.parametrize("name", ["fp8-key-huge", "fp4-key-huge"])
+def test_of_the_huge_keys_one_size_in_nine_is_undefined_and_some_give_their_bias_alone(name: str) -> None:
+    case = BY_ID[name]
+    inputs = PAIR.inputs(case)
+    assert int(PAIR.undefined(case, inputs)["key_codes"][:, 0].sum()) == 2
+    (candidate,) = [known for known in DECLARATIONS if known.arch == "sm_90a" and known.party == "candidate"]
+    codes = PAIR.model(case, inputs, candidate)["key_codes"]
+    bias = PAIR.model(case, {**inputs, "norm_w": np.zeros_like(inputs["norm_w"])}, candidate)["key_codes"]
+    assert 4 <= int((codes == bias).all(axis=1).sum()) <= 16
+
+
 @pytest.mark.parametrize("name", ["fp8-weights-fold-edges", "fp4-weights-fold-edges"])
 def test_fold_edges_hold_the_weights_for_which_the_declared_products_differ(name: str) -> None:
     declared = {known.party: known for known in DECLARATIONS if known.arch == "sm_90a"}

@@ -235,6 +235,43 @@ def test_heads_and_keys_with_nan_or_infinity_are_undefined_and_nothing_else() ->
             assert not mask.any()
 
 
+def test_keys_that_some_order_of_their_sum_makes_infinite_are_undefined() -> None:
+    one, zero = fp.bits_of(np.ones(128)), fp.bits_of(np.zeros(128))
+    rows = np.zeros((6, 128))
+    rows[0, :] = 2.0**121  # the sum is 2^128
+    rows[1, :] = 255 * 2.0**113  # ... and here 255 * 2^120
+    rows[2, :64], rows[2, 64:] = 2.0**122, -(2.0**122)  # sums to 0 if no half is added up first
+    rows[3, ::2], rows[3, 1::2] = 2.0**121, -(2.0**121)  # halves of 2^127
+    rows[4, :2] = -(2.0**127)
+    rows[5, :2] = 2.0**127, -(2.0**127)
+    expected = [True, False, True, False, True, False]
+    assert dsa.may_overflow(bf16(rows), one, zero).tolist() == expected
+    assert dsa.may_overflow(bf16(-rows), one, zero).tolist() == expected
+    data = inputs(FP8)
+    data["projected"][[3, 0], :128] = bf16(rows[:2])
+    assert dsa.undefined(FP8, data)["key_scale"].tolist() == [False, False, True]  # request 2 has no slot, 3 is third
+
+
+def test_keys_that_the_norm_can_make_infinite_are_undefined() -> None:
+    row = bf16(np.ones((2, 128)))
+    w, b = fp.bits_of(np.ones(128)), fp.bits_of(np.zeros(128))
+    for weights, expected in ((2.0**124, False), (2.0**125, True), (np.inf, True), (np.nan, True)):
+        w[77] = fp.bits_of(weights)
+        assert dsa.may_overflow(row, w, b).tolist() == [expected] * 2
+    w[77] = fp.bits_of(1.0)
+    for bias, expected in ((3.3e38, False), (-3.3e38, False), (3.4e38, True), (-np.inf, True)):
+        b[5] = fp.bits_of(bias)
+        assert dsa.may_overflow(row, w, b).tolist() == [expected] * 2
+
+
+def test_a_normalised_channel_is_at_most_twelve_before_the_weight() -> None:
+    hot = np.zeros((3, 128))
+    hot[0, 9], hot[1, 9], hot[2, 9] = 2.0**60, 1.0, 2.0**-20
+    data = inputs(UNROUNDED) | {"norm_w": fp.bits_of(np.ones(128)), "norm_b": fp.bits_of(np.zeros(128))}
+    y = dsa.normalise(dsa.Shape.of(UNROUNDED), data, fp.bits_of(hot), FUSED, dsa.runner(FUSED))
+    assert 11.26 < float(fp.floats(y).max()) < 12
+
+
 def test_weights_follow_ieee_beside_undefined_heads() -> None:
     data = inputs(FP8)
     data["projected"][0, 128:132] = [0x7F80, 0x8000, 0x7FC0, 0xFF80]
