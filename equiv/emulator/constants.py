@@ -1,10 +1,10 @@
 """Approximate functions of constants, and divisions by constants, as ptxas computes them when it compiles.
 
-Found with probes (ptxas 12.9.86 and 13.3.33 agree): `rcp`, `rsqrt`, `sqrt`, `ex2` and `lg2.approx` of a constant become the
-function evaluated in double and rounded to float32 (in 31 of 31 probes where the instruction itself returns another value);
-`div.full` and `div.approx` by a constant become a multiplication by the rounded reciprocal, with the instruction's own
-scaling ahead of it. `tanh.approx` of a constant stays. Of exact
-arithmetic only the product is followed, because a constant is no product for a sum to fuse.
+Found with probes (ptxas 12.9.86 and 13.3.33 agree): `rcp`, `rsqrt`, `sqrt`, `ex2` and `lg2.approx` of a constant become
+the function evaluated in double and rounded to float32 (also in the 31 of 40 probes, for `rcp`, where the instruction
+itself returns another value); `div.full` and `div.approx` by a constant become a multiplication by the rounded
+reciprocal, with the instruction's own scaling ahead of it. `tanh.approx` of a constant stays. Of exact arithmetic only
+the product is followed, because neither `x * 1` nor a constant is a product that a sum could fuse.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ _FUNCTIONS: dict[str, Callable[[float], float]] = {
     "lg2": math.log2,
 }
 _MOVES = frozenset({"mov.b32", "mov.f32", "mov.u32", "mov.s32"})
+_ONE, _MINUS_ONE = 0x3F80_0000, 0xBF80_0000
 _LARGE, _MIN_NORMAL = 2.0**126, 2.0**-126
 
 
@@ -87,7 +88,7 @@ def _fits(value: float) -> bool:
 
 def _replacement(one: Instruction, known: dict[str, int], registers: dict[str, str]) -> list[Instruction]:
     head, *modifiers = one.opcode.split(".")
-    if one.opcode in {"mul.f32", "mul.rn.f32"}:
+    if one.opcode == "mul.f32":
         return _product(one, [_bits(operand, known) for operand in one.operands[1:]])
     if modifiers[-1:] != ["f32"] or not {"approx", "full"}.intersection(modifiers):
         return []
@@ -108,11 +109,18 @@ def _replacement(one: Instruction, known: dict[str, int], registers: dict[str, s
 
 
 def _product(one: Instruction, factors: list[int | None]) -> list[Instruction]:
+    """A product of two constants, or of anything by one or minus one."""
+    target, *operands = one.operands
+    for bits, other in zip(factors, reversed(operands), strict=True):
+        if bits == _ONE:
+            return [replace(one, opcode="mov.f32", operands=(target, other))]
+        if bits == _MINUS_ONE:
+            return [replace(one, opcode="neg.f32", operands=(target, other))]
     first, second = (None if bits is None else _value(bits) for bits in factors)
     if first is None or second is None or not _ordinary(first) or not _ordinary(second):
         return []
     product = first * second  # exact: 48 bits
-    return [replace(one, opcode="mov.f32", operands=(one.operands[0], _immediate(product)))] if _fits(product) else []
+    return [replace(one, opcode="mov.f32", operands=(target, _immediate(product)))] if _fits(product) else []
 
 
 def _division(
@@ -130,11 +138,9 @@ def _division(
     elif abs(divisor) < _MIN_NORMAL:
         scale = 2.0**24
     reciprocal = _immediate(1.0 / (divisor * scale))
-    bits = _bits(dividend, known)
-    if bits is not None and scale == 1.0:
-        return _product(one, [bits, reciprocal.bits])
     if scale == 1.0:
-        return [replace(one, opcode=opcode, operands=(target, dividend, reciprocal))]
+        multiply = replace(one, opcode=opcode, operands=(target, dividend, reciprocal))
+        return ([] if ftz else _product(multiply, [_bits(dividend, known), reciprocal.bits])) or [multiply]
     scaled = Register(f"%scaled{len(registers)}")
     registers[scaled.name] = "f32"
     return [

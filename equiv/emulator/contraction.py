@@ -15,11 +15,11 @@ statement of it is a test of `tests/emulator/test_contraction.py`:
 * The same for f32, f64, f16, bf16 and the packed f16x2, bf16x2, f32x2 (the latter with ptxas 13; 12.9 fuses packed f32
   even against `.rn`, so its sm_100 code cannot be vouched for).
 
-Ahead of that, constants: an approximate function of a constant is computed by ptxas in double and rounded, which is not
-what the instruction would return, and a division by a constant becomes a multiplication by its rounded reciprocal
-(`equiv.emulator.constants`).
+Ahead of that, constants (`equiv.emulator.constants`): an approximate function of a constant is computed by ptxas in double
+and rounded, which is not what the instruction would return; a division by a constant becomes a multiplication by its
+rounded reciprocal.
 
-`contract` rewrites fused sums as `fma.rn` and marks the sums that stay with `.rn`. `equiv.emulator.vouch` shows for each
+`contract` rewrites fused sums as `fma.rn` and marks other sums of products with `.rn`. `equiv.emulator.vouch` shows for each
 kernel that ptxas makes the same SASS of the result.
 """
 
@@ -44,7 +44,7 @@ _REGISTER_TYPE = {
     "f32x2": "b64",
 }
 _MOVES = frozenset({"mov.b16", "mov.b32", "mov.b64", "mov.f32", "mov.f64", "mov.u16", "mov.u32", "mov.u64"})
-_ONES = frozenset({(0x3F80_0000, "f32"), (0xBF80_0000, "f32"), (0x3FF0 << 48, "f64"), (0xBFF0 << 48, "f64")})
+_ONES = frozenset({0x3F80_0000, 0xBF80_0000})
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +112,8 @@ def _product_type(instruction: Instruction) -> tuple[str, bool] | None:
     ftz = "ftz" in modifiers
     if head == "mul" and modifiers <= {"ftz"}:
         factors = instruction.operands[1:]
-        if any(isinstance(one, Immediate) and (one.bits, one.kind) in _ONES for one in factors):
-            return None
+        if ftz and any(isinstance(one, Immediate) and one.bits in _ONES for one in factors):
+            return None  # removed before; without .ftz it is a move already
         return kind, ftz
     approximate = kind == "f32" and modifiers - {"ftz"} in ({"full"}, {"approx"})
     return (kind, ftz) if approximate and (head == "div" or (head == "rcp" and not ftz)) else None
@@ -147,8 +147,32 @@ def _contract_block(rewrite: _Rewrite, block: Block) -> None:
             for other, other_use in by_sum[index]:
                 if other_use is not use:
                     other.escapes = True  # an fma adds it now
-    for index in by_sum.keys() - fused:
-        rewrite.mark(index)
+    for index in block.indices:
+        if (
+            index not in fused
+            and _is_sum(instructions[index])
+            and not rewrite.suspects.isdisjoint(read(instructions[index]))
+        ):
+            rewrite.mark(index)
+
+
+def _suspects(kernel: Kernel) -> set[str]:
+    """Registers that could hold a product if the rule above were wrong: through any block, guard, selection or bit mask.
+
+    A sum of one is marked, so that a wrong rule shows. Not all sums are: `.rn` also keeps ptxas from knowing their range,
+    and then it makes other, equivalent code of the divisions behind them.
+    """
+    found: set[str] = set()
+    size = -1
+    while size != len(found):
+        size = len(found)
+        for one in kernel.instructions:
+            head, _, modifiers = _parts(one.opcode)
+            if head in {"mul", "div", "rcp"} and "rn" not in modifiers:
+                found.update(written(one))
+            elif head in {"mov", "neg", "abs", "selp", "xor", "and", "or"} and not found.isdisjoint(read(one)):
+                found.update(written(one))
+    return found
 
 
 def _fusable(instructions: tuple[Instruction, ...], product: _Product) -> bool:
@@ -206,10 +230,6 @@ def _copied(one: Instruction, holds: dict[str, tuple[_Product, bool]]) -> tuple[
         return held
     if kind == product.type and head == "neg" and not modifiers:
         return product, not negative
-    if kind == product.type and head == "mul" and modifiers == ({"ftz"} if product.ftz else set()):
-        for operand in one.operands[1:]:
-            if isinstance(operand, Immediate) and (operand.bits, operand.kind) in _ONES:
-                return product, negative != (operand.bits >> (63 if operand.kind == "f64" else 31) == 1)
     return None
 
 
@@ -235,6 +255,7 @@ class _Rewrite:
         self.registers = dict(original.registers)
         self.fresh = 0
         self.done: list[Contraction] = []
+        self.suspects = _suspects(original)
         self.times_written = Counter(name for one in original.instructions for name in written(one))
 
     def new_register(self, kind: str) -> Register:
@@ -321,11 +342,6 @@ class _Rewrite:
             name = None if guard is None else guard.name
             group.append(replace(one, opcode=opcode, operands=operands, guard=name, guard_negated=negated))
 
-        def scaled(operand: Operand) -> Register:
-            copy = self.new_register("f32")
-            emit("mov.f32", copy, operand)
-            return copy
-
         size, reciprocal = self.new_register("f32"), self.new_register("f32")
         large, normal = self.new_register("pred"), self.new_register("pred")
         emit(f"abs{ftz}.f32", size, divisor)
@@ -347,7 +363,9 @@ class _Rewrite:
             emit("rcp.approx.ftz.f32", reciprocal, divisor)
             return self._kept(group, one, "f32", dividend), reciprocal
         # The order decides how ptxas orders the factors; this one gives the order that it makes by itself.
-        below, above = scaled(divisor), scaled(dividend)
+        below, above = self.new_register("f32"), self.new_register("f32")
+        emit("mov.f32", below, divisor)
+        emit("mov.f32", above, dividend)
         if "full" in modifiers:
             emit(f"mul.rn{ftz}.f32", below, below, _F32_QUARTER, guard=large)
             if not ftz:

@@ -24,18 +24,26 @@ from equiv.emulator.ptx import (
 )
 
 
-def emit(module: Module, kernel: Kernel) -> str:
-    """The module's text with the kernel of that name replaced by `kernel`, a changed copy of it.
+def emit(module: Module, *kernels: Kernel) -> str:
+    """The module's text with the kernels of those names replaced by `kernels`, changed copies of them.
 
-    Labels, variables and directives must be the original's. A register of a nested scope that a changed instruction
+    Labels, variables and directives must be the originals'. A register of a nested scope that a changed instruction
     names becomes one of the kernel, since the scopes of the text may not reach that far.
 
     Raises:
         ValueError: the module has no kernel of that name, or an instruction's span is none of its.
     """
-    original = module.kernels.get(kernel.name)
-    if original is None:
-        raise ValueError(f"the module has no kernel {kernel.name}")
+    text, position = [], 0
+    for kernel in sorted(kernels, key=lambda one: one.body):
+        original = module.kernels.get(kernel.name)
+        if original is None:
+            raise ValueError(f"the module has no kernel {kernel.name}")
+        text += [module.text[position : original.body[0]], _body(module, original, kernel)]
+        position = original.body[1]
+    return "".join([*text, module.text[position:]])
+
+
+def _body(module: Module, original: Kernel, kernel: Kernel) -> str:
     before = {one.span: one for one in original.instructions}
     after: dict[tuple[int, int], list[Instruction]] = {span: [] for span in before}
     for one in kernel.instructions:
@@ -47,14 +55,12 @@ def emit(module: Module, kernel: Kernel) -> str:
     changed |= {span for span, one in before.items() if hoisted.intersection(registers(one))}
     fresh = [name for name in kernel.registers if name in hoisted or name not in original.registers]
 
-    parts = [module.text[: original.body[0]]]
-    parts += [f"\n\t.reg .{kernel.registers[name]} {_name(name, hoisted)};" for name in fresh]
-    position = original.body[0]
+    parts = [f"\n\t.reg .{kernel.registers[name]} {_name(name, hoisted)};" for name in fresh]
+    position, end = original.body
     for span in sorted(changed):
         parts += [module.text[position : span[0]], "\n\t".join(_instruction(one, hoisted) for one in after[span])]
         position = span[1]
-    parts.append(module.text[position:])
-    return "".join(parts)
+    return "".join([*parts, module.text[position:end]])
 
 
 def registers(instruction: Instruction) -> list[str]:
