@@ -58,7 +58,9 @@ def verify(pair: Pair, case: Case, device: Device, *, again: str = "", record: P
     }
     envelope = pair.envelope(case, inputs, tuple(declarations.values()))
     fits = {name: envelope.judge(side.outputs) for name, side in sides.items()}
-    declared = () if None in declarations.values() else differences(declarations["oracle"], declarations["candidate"])
+    ledger = pair.ledger() if pair.ledger else None
+    known = None not in declarations.values()
+    declared = differences(declarations["oracle"], declarations["candidate"], ledger) if known else ()
     undefined = pair.undefined(case, inputs)
     outputs = [
         judge(

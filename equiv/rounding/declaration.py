@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from equiv.errors import RecordError
+from equiv.rounding.phrases import phrases
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from equiv.rounding.ledger import Ledger
     from equiv.rounding.orders import Order
 
 
@@ -45,21 +47,25 @@ class Declaration:
         return self.orders[reduction]
 
 
-def differences(left: Declaration, right: Declaration) -> tuple[str, ...]:
-    """What two declarations say differently, one sentence each; orders that give the same bits are equal."""
+def differences(left: Declaration, right: Declaration, ledger: Ledger | None = None) -> tuple[str, ...]:
+    """What two declarations say differently, one line each; orders that give the same bits are equal.
+
+    Args:
+        left: one party's.
+        right: the other's.
+        ledger: the rows that the variants belong to: says what each row computes and what its default is.
+    """
     found = []
     for name in sorted({*left.orders, *right.orders}):
         a, b = left.orders.get(name), right.orders.get(name)
         if a is None or b is None:
             found.append(f"order {name}: declared by {(left if b is None else right).party} only")
         elif a.digest != b.digest:
-            found.append(f"order {name}: {left.party} {_short(a)}, {right.party} {_short(b)}")
+            said, other = phrases(a, b)
+            found.append(f"order {name}: {left.party} {said}; {right.party} {other}")
     for row in sorted({*left.variants, *right.variants}):
-        x, y = left.variants.get(row, "default"), right.variants.get(row, "default")
+        default, what = ("default", "") if ledger is None else (ledger[row].names[0], f" ({ledger[row].value})")
+        x, y = left.variants.get(row, default), right.variants.get(row, default)
         if x != y:
-            found.append(f"{row}: {left.party} {x}, {right.party} {y}")
+            found.append(f"{row}{what}: {left.party} {x}, {right.party} {y}")
     return tuple(found)
-
-
-def _short(order: Any) -> str:  # noqa: ANN401
-    return f"{max(order.levels)} levels, {len(order.roots)} root(s), {order.digest}"

@@ -169,7 +169,7 @@ class Order:
         sets: list[tuple[int, ...]] = []
         for node in self.nodes:
             own = (node[1],) if node[0] in {"leaf", "fma"} else ()
-            below = [sets[i] for i in _children(node)]
+            below = [sets[i] for i in children(node)]
             sets.append(tuple(sorted(sum(below, own))))
         return [sets[root] for root in self.roots]
 
@@ -178,7 +178,7 @@ class Order:
         """Of each node, the number of additions on the longest path below and including it."""
         found: list[int] = []
         for node in self.nodes:
-            found.append(1 + max(found[i] for i in _children(node)) if _children(node) else 0)
+            found.append(1 + max(found[i] for i in children(node)) if children(node) else 0)
         return tuple(found)
 
     def roundings(self, *, products: bool) -> int:
@@ -190,7 +190,7 @@ class Order:
         most: list[int] = []
         for node in self.nodes:
             own = int(products) if node[0] == "leaf" else 0
-            most.append(1 + max(most[i] for i in _children(node)) if _children(node) else own)
+            most.append(1 + max(most[i] for i in children(node)) if children(node) else own)
         return max(most[root] for root in self.roots)
 
     @cached_property
@@ -198,8 +198,8 @@ class Order:
         """Equal for two orders that give the same bits for all inputs to all consumers, by structure."""
         keys: list[str] = []
         for node in self.nodes:
-            own = [str(value) for value in node[1 : len(node) - len(_children(node))]]
-            text = " ".join([str(node[0]), *own, *sorted(keys[i] for i in _children(node))])
+            own = [str(value) for value in node[1 : len(node) - len(children(node))]]
+            text = " ".join([str(node[0]), *own, *sorted(keys[i] for i in children(node))])
             keys.append(hashlib.sha256(text.encode()).hexdigest())
         seen = [keys[self.roots[i]] for i in self.owner] or [keys[self.roots[0]]]
         return hashlib.sha256(" ".join([str(self.terms), *seen]).encode()).hexdigest()[:16]
@@ -289,7 +289,7 @@ class Order:
         if missing:
             raise RecordError(f"order lacks {', '.join(missing)}")
         for place, node in enumerate(data["nodes"]):
-            if node[0] not in _ARITY or len(node) != _ARITY[node[0]] or any(i >= place for i in _children(node)):
+            if node[0] not in _ARITY or len(node) != _ARITY[node[0]] or any(i >= place for i in children(node)):
                 raise RecordError(f"order $.nodes[{place}]: {node!r} is no node, or points forward")
         nodes = tuple(tuple(node) for node in data["nodes"])
         return cls(int(data["terms"]), nodes, tuple(data["roots"]), tuple(data["owner"]))
@@ -299,11 +299,11 @@ class Order:
         cover: list[tuple[int, ...]] = []
         steps: dict[tuple[int, str], list[str]] = {}
         for place, node in enumerate(self.nodes):
-            below = [cover[i] for i in _children(node)]
+            below = [cover[i] for i in children(node)]
             cover.append(tuple(sorted(sum(below, (node[1],) if node[0] in {"leaf", "fma"} else ()))))
             if below:
                 shape = "{} + {}" if node[0] == "add" else f"fma(x{node[1]}, {{}})"
-                steps.setdefault((self.levels[place], node[0]), []).append(shape.format(*map(_spans, below)))
+                steps.setdefault((self.levels[place], node[0]), []).append(shape.format(*map(spans, below)))
         lines = [f"{self.terms} terms, {max(self.levels)} levels, {len(self.roots)} root(s)"]
         for (level, kind), items in sorted(steps.items()):
             shown = ", ".join(items[:4]) + (", ..." if len(items) > 4 else "")
@@ -315,7 +315,8 @@ _ARITY = {"leaf": 2, "const": 2, "add": 3, "fma": 3}
 """Length of a flat node, its kind included."""
 
 
-def _children(node: Sequence[Any]) -> tuple[int, ...]:
+def children(node: Sequence[Any]) -> tuple[int, ...]:
+    """Places of the nodes that a flat node adds."""
     if node[0] == "add":
         return (node[1], node[2])
     return (node[2],) if node[0] == "fma" else ()
@@ -342,7 +343,7 @@ def _flatten(tree: Node, flat: dict[tuple[Any, ...], int], seen: dict[int, int])
     return seen[id(tree)]
 
 
-def _spans(indices: tuple[int, ...]) -> str:
+def spans(indices: tuple[int, ...]) -> str:
     """`{0..3, 64..67}`; a single term is `x5`, none is a constant."""
     if not indices:
         return "const"

@@ -43,9 +43,17 @@ def test_differences_of_declarations_are_named_and_equal_orders_are_not() -> Non
     right = Declaration("candidate", {}, "sm_90a", {"a": other, "b": four, "c": one}, {})
     assert differences(left, left) == ()
     assert differences(left, right) == (
-        f"order b: oracle 2 levels, 1 root(s), {three.digest}, candidate 2 levels, 1 root(s), {four.digest}",
+        "order b: oracle x0 + x1 + x2; candidate x1 + x2 + x0",
         "order c: declared by candidate only",
         "x.1: oracle up, candidate default",
+    )
+    assert differences(left, right, LEDGER)[2] == "x.1 (half): oracle up, candidate down"
+    assert differences(left, Declaration("x", {}, "sm_90a", left.orders, {"x.1": "down"}), LEDGER) == (
+        "x.1 (half): oracle up, x down",
+    )
+    assert (
+        differences(Declaration("y", {}, "sm_90a", {}, {"x.1": "down"}), Declaration("x", {}, "sm_90a", {}, {}), LEDGER)
+        == ()
     )
     with pytest.raises(RecordError, match="declaration of oracle on sm_90a: no order for 'c'; declared: a, b"):
         left.order("c")
