@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     Mask = npt.NDArray[np.bool_]
     Place = Callable[[tuple[int, ...]], str]
+    Shared = Callable[[npt.NDArray[np.int64]], str]
     Fit = tuple[Bits, float]
 
 ORACLE, CANDIDATE, BOTH = "oracle", "candidate", "both"
@@ -42,6 +43,7 @@ def compare_bits(
     *,
     excluded: Mask | None = None,
     place: Place | None = None,
+    shared: Shared | None = None,
 ) -> Difference | None:
     """How `right` differs from `left`, or None if all bits are equal.
 
@@ -53,6 +55,7 @@ def compare_bits(
         right: its bit patterns, of the same shape and unsigned type.
         excluded: elements not to be compared (and not counted in `total`), or None.
         place: index -> words; by default the names of the dimensions.
+        shared: indices `[n, dims]` -> what they have in common, in words, or "".
 
     Raises:
         ValueError: shapes or types differ, or are not those of the format: the output was cut wrongly.
@@ -79,7 +82,8 @@ def compare_bits(
         words = place(index) if place else ", ".join(f"{dim} {i}" for dim, i in zip(spec.dims, index, strict=True))
         values = [float(_values(bits[at : at + 1], spec.format)[0]) for bits in (expected, wrong)]
         elements.append(Element(index, words, int(expected[at]), int(wrong[at]), values[0], values[1], ulps))
-    pattern = describe(left, right, differs, spec.dims, spec.format)
+    found = [shared(places) if shared else "", describe(left, right, differs, spec.dims, spec.format)]
+    pattern = "; ".join(words for words in found if words)
     return Difference(spec.name, left_name, right_name, spec.format, count, total, tuple(elements), pattern)
 
 
@@ -121,6 +125,7 @@ def judge(
     *,
     declared: Sequence[str] = (),
     place: Place | None = None,
+    shared: Shared | None = None,
 ) -> OutputVerdict:
     """The verdict on one output.
 
@@ -137,6 +142,7 @@ def judge(
         undefined: boolean mask of elements that the contract leaves undefined: not compared, but counted.
         declared: what the parties declare differently, in words.
         place: index -> where the element is, in words.
+        shared: indices -> what these elements have in common, in words.
 
     Raises:
         ValueError: unknown contract, an `envelope` contract without `fits`, or arrays that do not match the spec.
@@ -153,7 +159,7 @@ def judge(
         return OutputVerdict(spec.name, status, summary, shown, blamed, used, left_out)
 
     def compare(left_name: str, left: Bits, party: str, skipped: Mask | None = excluded) -> Difference | None:
-        return compare_bits(spec, left_name, left, party, outputs[party], excluded=skipped, place=place)
+        return compare_bits(spec, left_name, left, party, outputs[party], excluded=skipped, place=place, shared=shared)
 
     wrong = {
         party: difference
@@ -181,7 +187,7 @@ def judge(
         if outside:
             skipped = within if excluded is None else within | excluded
             base = ORACLE if party == CANDIDATE else CANDIDATE
-            shown = compare_bits(spec, base, outputs[base], party, outputs[party], excluded=skipped, place=place)
+            shown = compare(base, outputs[base], party, skipped)
             blamed = party if party in unknown else ""
             summary = f"{outside} of {total} elements of the {party} lie outside the envelope"
             return verdict(Status.MISMATCH, summary, shown or between, blamed=blamed, used=used)

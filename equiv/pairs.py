@@ -1,14 +1,13 @@
 """The registry of pairs: an oracle, a candidate and a model of one operator, with the contracts of its outputs.
 
 Adding a pair: write a module that builds one `Pair`, name it in the entry-point group `equiv.pairs`
-(`my_op = "my_package.my_op:PAIR"`), and put its cases into `cases/my_op.toml`. What must not load torch or a compiler (axes,
-layout, contracts) is given as functions; the two parties are given as import paths and loaded when a case runs.
+(`my_op = "my_package.my_op:PAIR"`), and put its cases into `cases/my_op.toml`. What must not load torch or a compiler
+(axes, layout, contracts) is given as functions; the two parties are given as import paths and loaded when a case runs.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,6 +15,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from equiv.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import numpy as np
+    import numpy.typing as npt
+
     from equiv.records import AxisValue, Bits, Case, OutputSpec, TensorSpec
 
 
@@ -80,8 +84,10 @@ class Pair:
         model: (case, inputs, declaration) -> logical outputs.
         envelope: (case, inputs, declarations of the parties, None where unknown) -> Envelope.
         declaration: (party name, toolchain, architecture) -> what the party declares, or None if unknown.
-        ledger: () -> the rounding ledger its model executes (rows as in `equiv.rounding.ledger`), for `equiv rounding`, or None.
+        ledger: () -> the rounding ledger its model executes (`equiv.rounding.ledger`), or None: rows are named by id alone.
         place: (case, inputs, output, index) -> where that element is, in words; None: the names of `dims` are used.
+        shared: (case, inputs, output, indices [n, dims]) -> what these elements have in common in the pair's own terms,
+            "" for nothing; None: only what the dimensions show is said.
     """
 
     name: str
@@ -100,6 +106,7 @@ class Pair:
     envelope: Callable[[Case, Mapping[str, Bits], tuple[Any, ...]], Envelope]
     declaration: Callable[[str, Mapping[str, str], str], Any]
     place: Callable[[Case, Mapping[str, Bits], str, tuple[int, ...]], str] | None = None
+    shared: Callable[[Case, Mapping[str, Bits], str, npt.NDArray[np.int64]], str] | None = None
     ledger: Callable[[], Any] | None = None
 
 

@@ -71,6 +71,7 @@ def verify(pair: Pair, case: Case, device: Device, *, again: str = "", record: P
             undefined.get(spec.name),
             declared=declared,
             place=pair.place and partial(pair.place, case, inputs, spec.name),
+            shared=pair.shared and partial(pair.shared, case, inputs, spec.name),
         )
         for spec in pair.output_specs(case)
     ]

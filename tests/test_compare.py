@@ -114,6 +114,28 @@ def test_the_first_and_the_worst_elements_are_shown_and_placed() -> None:
     assert placed.worst[2].place == "slot 6"
 
 
+def test_what_the_differing_elements_share_in_the_pairs_terms_stands_before_the_other_patterns() -> None:
+    left, right = f32([0, 2, 3]), f32([0, 3, 4])
+    seen = []
+
+    def shared(indices: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> str:
+        seen.append(indices.tolist())
+        return "all in slot 127"
+
+    verdict = judge(
+        spec(),
+        {"oracle": left, "candidate": right},
+        {"oracle": left, "candidate": left},
+        declared=DECLARED,
+        shared=shared,
+    )
+    assert verdict.differences[0].pattern == "all in slot 127; all of channels 1..2: the tail; each one ulp up"
+    assert seen[0] == [[0, 1], [0, 2]]
+    nothing = compare_bits(spec(), "a", left, "b", right, shared=lambda _: "")
+    assert nothing is not None
+    assert nothing.pattern == "all of channels 1..2: the tail; each one ulp up"
+
+
 def test_excluded_elements_are_neither_compared_nor_counted() -> None:
     left, right = f32([1, 2, 3]), f32([1, 9, 9])
     mask = np.array([[False, True, False]])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import equiv_fake
 import pytest
@@ -12,7 +12,12 @@ from equiv.records import Case, Status, Verdict
 from equiv.verify import verify
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
+
+    import numpy as np
+
+    from equiv.records import Bits
 
 DEVICE = "emulated:sm_100a"
 
@@ -61,6 +66,14 @@ def test_an_undeclared_difference_is_a_mismatch_that_blames_and_places() -> None
     (element,) = found.outputs[0].differences[0].worst
     assert (element.index, element.place, element.ulps) == ((3,), "element 3", 1)
     assert element.got_bits == element.expected_bits + 1
+
+
+def test_the_pair_says_what_differing_elements_share() -> None:
+    def shared(case: Case, given: Mapping[str, Bits], output: str, indices: np.ndarray[Any, Any]) -> str:
+        return f"{case.id}: {sorted(given)} {output} {indices.tolist()}"
+
+    found = verdict("wrong", equiv_fake.make(shared=shared))
+    assert found.outputs[0].differences[0].pattern.startswith("wrong: ['pool', 'x'] y [[3]]; ")
 
 
 def test_a_difference_inside_the_envelope_is_a_mismatch_when_it_is_not_declared() -> None:

@@ -11,7 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from equiv.dsa_index.regimes import REGIMES, check, inputs
-from equiv.dsa_index.tensors import AXES, layout, output_specs, outputs, place
+from equiv.dsa_index.tensors import AXES, layout, output_specs, outputs, place, shared
 from equiv.pairs import Pair, Party
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ PAIR = Pair(
     envelope=_late("equiv.envelope:dsa_envelope"),
     declaration=_late("equiv.rounding.declarations:find", "dsa_index"),
     place=place,
+    shared=shared,
     ledger=lambda: importlib.import_module("equiv.rounding.dsa_ledger").LEDGER,
 )
 """What the entry point `equiv.pairs` gives."""

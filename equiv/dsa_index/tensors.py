@@ -184,12 +184,8 @@ def place(case: Case, inputs: Mapping[str, Bits], output: str, index: tuple[int,
     slots = inputs["slots"]
     requests, page, at = written(slots)
     if output == "cache_rest":
-        owner_page, value_at, scale_at = token_bytes(case, slots)
-        free = np.ones((pages(case), page_bytes(case)), dtype=np.bool_)
-        free[owner_page, value_at] = False
-        free[owner_page, scale_at] = False
-        flat = int(np.flatnonzero(free.ravel())[index[0]])
-        return _byte_place(case, *divmod(flat, page_bytes(case)))
+        (page_of,), (byte,) = _rest_bytes(case, slots, np.array(index))
+        return _byte_place(case, int(page_of), int(byte))
     dims = next(spec.dims for spec in output_specs(case) if spec.name == output)
     words = [f"{name} {at_index}" for name, at_index in zip(dims, index, strict=True)]
     if dims[0] == "token":
@@ -199,13 +195,55 @@ def place(case: Case, inputs: Mapping[str, Bits], output: str, index: tuple[int,
     return ", ".join(words)
 
 
-def _byte_place(case: Case, page: int, byte: int) -> str:
+def shared(case: Case, inputs: Mapping[str, Bits], output: str, indices: npt.NDArray[np.int64]) -> str:
+    """What bytes of `cache_rest` share: `all in scale bytes of slot 127 (page 1), which nothing writes`, or ""."""
+    if output != "cache_rest":
+        return ""
+    page, byte = _rest_bytes(case, inputs["slots"], indices[:, 0])
+    is_value, position, _ = _in_page(case, byte)
+    slots, touched = np.unique(page * PAGE + position), np.unique(page)
+    part = "" if len(set(is_value.tolist())) > 1 else "value bytes of " if is_value[0] else "scale bytes of "
+    where = f"{'page' if len(touched) == 1 else 'pages'} {_listed(touched)}"
+    if len(slots) <= LISTED:
+        return f"all in {part}slot{'s' * (len(slots) > 1)} {_listed(slots)} ({where}), which nothing writes"
+    if len(touched) < pages(case) or part:
+        return f"all in {part}{len(slots)} slots of {where}, which nothing writes"
+    return ""
+
+
+LISTED = 4
+"""Slots that are named one by one."""
+
+
+def _listed(numbers: npt.NDArray[np.int64]) -> str:
+    consecutive = len(numbers) > 2 and int(numbers[-1] - numbers[0]) == len(numbers) - 1
+    return f"{numbers[0]}..{numbers[-1]}" if consecutive else ", ".join(map(str, numbers.tolist()))
+
+
+def _rest_bytes(
+    case: Case, slots: Bits, at: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """(pages, bytes in the page) of elements of `cache_rest`."""
+    owner_page, value_at, scale_at = token_bytes(case, slots)
+    free = np.ones((pages(case), page_bytes(case)), dtype=np.bool_)
+    free[owner_page, value_at] = False
+    free[owner_page, scale_at] = False
+    return np.divmod(np.flatnonzero(free.ravel())[at], page_bytes(case))
+
+
+def _in_page(
+    case: Case, byte: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Of bytes of a page: whether each is a value or a scale byte, of which position, and which one of it."""
     values = DIM // 2 if is_fp4(case) else DIM
-    if byte < PAGE * values:
-        position, at = divmod(byte, values)
-        part = f"value byte {at}"
-    else:
-        position, at = divmod(byte - PAGE * values, 4)
-        part = f"scale byte {at}"
-    slot = page * PAGE + position
-    return f"page {page}, byte {byte} ({part} of position {position}, slot {slot}, which nothing writes)"
+    is_value = byte < PAGE * values
+    position = np.where(is_value, byte // values, (byte - PAGE * values) // 4)
+    return is_value, position, np.where(is_value, byte % values, (byte - PAGE * values) % 4)
+
+
+def _byte_place(case: Case, page: int, byte: int) -> str:
+    is_value, position, at = _in_page(case, np.array(byte))
+    part = f"{'value' if is_value else 'scale'} byte {at}"
+    return (
+        f"page {page}, byte {byte} ({part} of position {position}, slot {page * PAGE + position}, which nothing writes)"
+    )

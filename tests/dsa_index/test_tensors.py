@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from equiv.dsa_index import PAIR
-from equiv.dsa_index.tensors import rows
+from equiv.dsa_index.tensors import rows, token_bytes
 from equiv.records import Case
 
 if TYPE_CHECKING:
@@ -137,3 +137,42 @@ def test_a_key_is_placed_by_request_and_slot() -> None:
     words = PAIR.place(wanted, inputs, "key_codes", (1, 9))
     assert words == f"request 3, slot {slot} (page {slot // 64}, position {slot % 64}), channel 9"
     assert PAIR.place(wanted, inputs, "q_codes", (3, 5, 17)) == "request 3, head 5, channel 17"
+
+
+def bytes_of(wanted: Case, inputs: dict[str, Bits], chosen: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Indices into `cache_rest` of the free bytes among those chosen in `[pages, page bytes]`."""
+    page, value_at, scale_at = token_bytes(wanted, inputs["slots"])
+    free = np.ones(inputs["cache"].shape, dtype=np.bool_)
+    free[page, value_at] = free[page, scale_at] = False
+    mask = np.zeros(inputs["cache"].shape, dtype=np.bool_)
+    mask[chosen] = True
+    return np.flatnonzero(mask[free])[:, None]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "words"),
+    [
+        ((1, np.r_[63 * 128 : 64 * 128, 8444:8448]), "slot 127 (page 1)"),
+        ((1, np.r_[63 * 128 + 5, 63 * 128 + 9]), "value bytes of slot 127 (page 1)"),
+        ((1, np.r_[8444:8448]), "scale bytes of slot 127 (page 1)"),
+        ((0, np.r_[5 * 128 : 9 * 128, 8192 + 20 : 8192 + 36]), "slots 5..8 (page 0)"),
+        (([0, 1], [128 * 3, 128 * 7]), "value bytes of slots 3, 71 (pages 0, 1)"),
+        ((1, np.r_[5 * 128 : 19 * 128, 8192 + 20 : 8192 + 76]), "14 slots of page 1"),
+        (([[0], [1]], np.r_[8192:8448]), "scale bytes of 126 slots of pages 0, 1"),
+    ],
+)
+def test_bytes_of_no_token_are_told_by_the_slots_they_share(chosen: Any, words: str) -> None:
+    wanted = case({"slots": "in_order"}, batch=2, format="fp8")
+    inputs = PAIR.inputs(wanted)
+    assert PAIR.shared is not None
+    assert PAIR.shared(wanted, inputs, "cache_rest", bytes_of(wanted, inputs, chosen)) == (
+        f"all in {words}, which nothing writes"
+    )
+
+
+def test_bytes_all_over_the_cache_share_nothing_and_other_outputs_are_left_to_their_dimensions() -> None:
+    wanted = case({"slots": "in_order"}, batch=2, format="fp8")
+    inputs = PAIR.inputs(wanted)
+    assert PAIR.shared is not None
+    assert PAIR.shared(wanted, inputs, "cache_rest", bytes_of(wanted, inputs, slice(None))) == ""
+    assert PAIR.shared(wanted, inputs, "key_codes", np.array([[1, 5], [1, 6]])) == ""
