@@ -239,8 +239,13 @@ def _to_integer(mods: Mods) -> Vector:
             return high if value > 0 else low
         return min(max(int(value), low), high)
 
-    lanes = np.frompyfunc(one, 1, 1)
-    return lambda a: lanes(fp.floats(_integral(_widen(a, mods["atype"]), mods["rnd"], ftz=bool(mods.get("ftz")))).tolist())
+    lanes, rounding, ftz = np.frompyfunc(one, 1, 1), mods["rnd"], bool(mods.get("ftz"))
+
+    def converted(a: Array) -> Array:
+        with np.errstate(invalid="ignore"):
+            return np.asarray(lanes(fp.floats(_integral(_widen(a, mods["atype"]), rounding, ftz=ftz)).tolist()))
+
+    return converted
 
 
 def _from_integer(mods: Mods) -> Vector:

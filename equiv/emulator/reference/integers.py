@@ -253,9 +253,9 @@ def _cvta(mods: Mods) -> Lane:
 
 
 def _isspacep(mods: Mods) -> Lane:
-    if "global" in mods:
+    if mods["space"] == "global":
         return lambda a: int(a >> 56 == 0)
-    window = GENERIC_LOCAL if "local" in mods else GENERIC_SHARED
+    window = GENERIC_LOCAL if mods["space"] == "local" else GENERIC_SHARED
     return lambda a: int(a >> 32 == window >> 32)
 
 

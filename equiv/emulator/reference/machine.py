@@ -7,7 +7,7 @@ fragment at the lowest pc runs and takes up every other that stands there. Lanes
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from equiv.emulator import faults
 from equiv.emulator.reference.spaces import GlobalMemory
@@ -115,7 +115,7 @@ class Grid:
 
 
 class Warp:
-    """One warp: registers by name (a list of 32 integers each), fragments, and which lanes still live."""
+    """One warp: registers by name (a list of 32 integers each), fragments, which lanes still live, an observer's notes."""
 
     def __init__(self, grid: Grid, cta: Cta, number: int, threads: int) -> None:
         self.grid = grid
@@ -129,6 +129,7 @@ class Warp:
         self.local = [bytearray(grid.local_size) for _ in range(LANES)]
         self.carry = [0] * LANES
         self.phase = [0] * LANES
+        self.notes: dict[str, list[Any]] = {}
 
     def select(self) -> Fragment | None:
         """Takes the ready lanes at the lowest pc out of the fragments; None if none is ready."""

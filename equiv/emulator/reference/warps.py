@@ -35,8 +35,8 @@ class Observer(Protocol):
     def shuffled(self, warp: Warp, step: Step, mask: int, origin: Sequence[int]) -> None:
         """Lane l now holds what lane origin[l] held."""
 
-    def reduced(self, warp: Warp, step: Step, mask: int) -> None:
-        """All lanes of `mask` now hold one value made of the source in all of them."""
+    def reduced(self, warp: Warp, step: Step, mask: int, source: Values) -> None:
+        """All lanes of `mask` now hold one value made of `source` in all of them."""
 
     def loaded(self, warp: Warp, step: Step, lane: int, where: Place, size: int, data: bytes) -> None:
         """A lane's results were read from memory, `size` bytes each."""
@@ -44,17 +44,11 @@ class Observer(Protocol):
     def stored(self, warp: Warp, step: Step, lane: int, where: Place, size: int, data: bytes) -> None:
         """A lane's sources were written to memory, `size` bytes each."""
 
-    def updated(self, warp: Warp, step: Step, lane: int, where: Place, data: bytes) -> None:
-        """An atomic changed memory to `data`."""
+    def updated(self, warp: Warp, step: Step, lane: int, where: Place, old: bytes, new: bytes) -> None:
+        """An atomic changed memory from `old` to `new`; its results are written after all lanes are through."""
 
     def copied(self, warp: Warp, where: Place, source: int, count: int, size: int) -> None:
         """`size` bytes came from the global address `source`, those after `count` are zero."""
-
-    def multiplied(self, warp: Warp, step: Step, mask: int) -> None:
-        """A matrix instruction wrote its results; its sources are as they were unless a register is both."""
-
-    def gathered(self, warp: Warp, step: Step, rows: Sequence[Place], data: Sequence[bytes], mask: int) -> None:
-        """An `ldmatrix` read rows of 16 bytes."""
 
 
 def shuffle(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
@@ -110,7 +104,8 @@ _FOLDS: dict[str, Callable[[int, int], int]] = {
 
 def redux(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
     """`redux.sync`."""
-    a = [step.source(warp, "a")[lane] for lane in lanes_of(mask)]
+    source = step.source(warp, "a")
+    a = [source[lane] for lane in lanes_of(mask)]
     if step.mods["type"] == "f32":
         values = [np.uint32(value & 0x7FFFFFFF if step.mods["abs"] else value) for value in a]
         choose = fp.minimum if step.mods["op"] == "min" else fp.maximum
@@ -120,7 +115,7 @@ def redux(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
         result = reduce(_FOLDS[step.mods["op"]], a)
     _put(step, warp, mask, d=[result] * LANES)
     if observer is not None:
-        observer.reduced(warp, step, mask)
+        observer.reduced(warp, step, mask, source)
 
 
 def elect(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
@@ -234,7 +229,8 @@ def atomic(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None
         new = functions[operation](old[lane], b[lane], c[lane]) & (1 << 8 * size) - 1
         spaces.write(warp, place, new.to_bytes(size, "little"))
         if observer is not None:
-            observer.updated(warp, step, lane, place, new.to_bytes(size, "little"))
+            before = (old[lane] & (1 << 8 * size) - 1).to_bytes(size, "little")
+            observer.updated(warp, step, lane, place, before, new.to_bytes(size, "little"))
     if step.results:
         _put(step, warp, mask, d=old)
 

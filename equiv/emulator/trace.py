@@ -1,0 +1,183 @@
+"""Follows every value of a launch: the portable engine runs it, and each register and byte gets its origin.
+
+Values, addresses and branches are the concrete ones; what a value was made of is an expression over the elements that the
+launch loaded (`equiv.emulator.provenance`). Predicates have no origin: a `selp` has that of the operand it chose.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from equiv.emulator import origins
+from equiv.emulator.isa.table import TYPE_BITS
+from equiv.emulator.provenance import Graph, Node
+from equiv.emulator.reference.machine import LANES
+from equiv.emulator.reference.steps import lanes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from equiv.emulator.reference.machine import Warp
+    from equiv.emulator.reference.spaces import Place
+    from equiv.emulator.reference.steps import Operand, Step, Values
+
+_ANONYMOUS = ("variable ", "kernel parameters")
+Key = tuple[str, int, int, int]
+
+
+class Tracer:
+    """An observer of the portable engine. One tracer may follow several launches, and what one leaves for the next.
+
+    Attributes:
+        outputs: (buffer, byte offset, bytes) of every store to global memory -> what was stored last.
+    """
+
+    def __init__(self) -> None:
+        self.graph = Graph()
+        self.outputs: dict[tuple[str, int, int], Node] = {}
+        self._bytes: dict[Key, tuple[Node, int, int]] = {}
+
+    def begin(self) -> None:
+        """A launch begins: shared and local memory hold nothing of the one before."""
+        self._bytes = {key: one for key, one in self._bytes.items() if key[0] == "global"}
+
+    def computed(self, warp: Warp, step: Step, mask: int, sources: Sequence[Values], results: Sequence[Values]) -> None:
+        """Makes a node of the operation where a source has an origin."""
+        notes = [self._notes(warp, one) for one in step.sources]
+        found: list[list[Node | None]] = [[None] * LANES for _ in results]
+        if any(one is not None for one in notes):
+            for lane in lanes_of(mask):
+                mine = [None if one is None else one[lane] for one in notes]
+                if any(one is not None for one in mine):
+                    values = [source[lane] for source in sources]
+                    for i, node in enumerate(origins.of(self.graph, step, mine, values)):
+                        found[i][lane] = node
+        for operand, nodes in zip(step.results, found, strict=True):
+            self._set(warp, operand, nodes, mask)
+
+    def shuffled(self, warp: Warp, step: Step, mask: int, origin: Sequence[int]) -> None:
+        """A value keeps its origin in another lane."""
+        nodes = self._notes(warp, next(one for one in step.sources if one.name == "a"))
+        moved = [None] * LANES if nodes is None else [nodes[other] for other in origin]
+        self._set(warp, next(one for one in step.results if one.name == "d"), moved, mask)
+
+    def reduced(self, warp: Warp, step: Step, mask: int, source: Values) -> None:
+        """One node over all lanes."""
+        operand = step.sources[0]
+        nodes = self._notes(warp, operand)
+        node = None
+        if nodes is not None and any(nodes[lane] is not None for lane in lanes_of(mask)):
+            size = TYPE_BITS[operand.type] // 8
+            given = [nodes[lane] or self.graph.const(source[lane], size) for lane in lanes_of(mask)]
+            node = self.graph.node(origins.name(step), sorted(given, key=lambda one: one.id), None, size)
+        self._set(warp, step.results[0], [node] * LANES, mask)
+
+    def loaded(self, warp: Warp, step: Step, lane: int, where: Place, size: int, data: bytes) -> None:
+        """A register gets the origin of the bytes read."""
+        for i, operand in enumerate(step.results):
+            node = self._origin(warp, where, i * size, data[i * size : (i + 1) * size])
+            if node is not None and operand.bits > 8 * size:
+                node = self.graph.resized(node, operand.bits // 8) if not operand.signed else None
+            self._set_lane(warp, operand, lane, node)
+
+    def stored(self, warp: Warp, step: Step, lane: int, where: Place, size: int, data: bytes) -> None:
+        """Memory gets the origin of the registers written."""
+        values = [one for one in step.sources if one.name.startswith("b")]
+        for i, operand in enumerate(values):
+            nodes = self._notes(warp, operand)
+            node = None if nodes is None else nodes[lane]
+            node = None if node is None else self.graph.resized(node, size)
+            self._keep(warp, where, i * size, node, data[i * size : (i + 1) * size])
+
+    def updated(self, warp: Warp, step: Step, lane: int, where: Place, old: bytes, new: bytes) -> None:
+        """An atomic's node is of its own kind: in which order atomics come is no property of the code."""
+        before = self._origin(warp, where, 0, old) or self.graph.const(int.from_bytes(old, "little"), len(old))
+        if step.results:
+            self._set_lane(warp, step.results[0], lane, before)
+        args = [before]
+        for operand in step.sources:
+            if operand.name in {"b", "c"}:
+                nodes = self._notes(warp, operand)
+                value = step.read(warp, operand)[lane] if operand.register != _written(step) else 0
+                args.append((nodes[lane] if nodes else None) or self.graph.const(value, len(old)))
+        self._keep(warp, where, 0, self.graph.node(origins.name(step), args, None, len(new)), new)
+
+    def copied(self, warp: Warp, where: Place, source: int, count: int, size: int) -> None:
+        """Bytes keep their origin from global to shared memory."""
+        from equiv.emulator.reference import spaces
+
+        if count:
+            origin = spaces.Place("global", 0, source)
+            data = spaces.read(warp, origin, count)
+            self._keep(warp, where, 0, self._origin(warp, origin, 0, data), data)
+        if count < size:
+            self._keep(warp, where, count, None, bytes(size - count))
+
+    def _notes(self, warp: Warp, operand: Operand) -> list[Node | None] | None:
+        """Origins of a source in all lanes, cut to its type; None if it has none in any."""
+        if operand.kind != "reg":
+            return None
+        nodes: list[Node | None] | None = warp.notes.get(operand.register)
+        if nodes is None:
+            return None
+        size = TYPE_BITS[operand.type] // 8
+        return [None if one is None else self.graph.resized(one, size) if one.size != size else one for one in nodes]
+
+    def _set(self, warp: Warp, operand: Operand, nodes: Sequence[Node | None], mask: int) -> None:
+        for lane in lanes_of(mask):
+            self._set_lane(warp, operand, lane, nodes[lane])
+
+    def _set_lane(self, warp: Warp, operand: Operand, lane: int, node: Node | None) -> None:
+        if not operand.register or operand.type == "pred":
+            return
+        known = warp.notes.get(operand.register)
+        if known is None:
+            if node is None:
+                return
+            known = warp.notes[operand.register] = [None] * LANES
+        known[lane] = node
+
+    @staticmethod
+    def _key(warp: Warp, where: Place, at: int) -> Key:
+        owner = 0 if where.owner == "global" else warp.grid.ctas[where.number].linear if where.owner == "shared" else warp.cta.linear
+        lane = warp.id * LANES + where.number if where.owner == "local" else 0
+        return where.owner, owner, lane, where.at + at
+
+    def _keep(self, warp: Warp, where: Place, at: int, node: Node | None, data: bytes) -> None:
+        for i, byte in enumerate(data):
+            key = self._key(warp, where, at + i)
+            if node is None:
+                self._bytes.pop(key, None)
+            else:
+                self._bytes[key] = (node, i, byte)
+        region = warp.grid.memory.find(where.at + at) if where.owner == "global" else None
+        if region is not None:
+            place = (region.name, where.at + at - region.address, len(data))
+            self.outputs[place] = node or self.graph.const(int.from_bytes(data, "little"), len(data))
+
+    def _origin(self, warp: Warp, where: Place, at: int, data: bytes) -> Node | None:
+        """The origin of bytes just read; None where nothing is known of any of them."""
+        known = [self._bytes.get(self._key(warp, where, at + i)) for i in range(len(data))]
+        # A host may have written to global memory between two launches: then the byte is no longer what was noted.
+        known = [one if one is not None and one[2] == byte else None for one, byte in zip(known, data, strict=True)]
+        first = known[0]
+        if first is not None and first[1] == 0 and first[0].size == len(data):
+            if all(one is not None and one[0] is first[0] and one[1] == i for i, one in enumerate(known)):
+                return first[0]
+        region = warp.grid.memory.find(where.at + at) if where.owner == "global" else None
+        named = region is not None and not region.name.startswith(_ANONYMOUS)
+        if not named and all(one is None for one in known):
+            return None
+        parts = []
+        for i, (one, byte) in enumerate(zip(known, data, strict=True)):
+            if one is not None:
+                parts.append(self.graph.slice(one[0], one[1], 1))
+            elif named and region is not None:
+                parts.append(self.graph.element(region.name, where.at + at + i - region.address, 1))
+            else:
+                parts.append(self.graph.const(byte, 1))
+        return self.graph.concat(parts)
+
+
+def _written(step: Step) -> str:
+    return step.results[0].register if step.results else ""
