@@ -137,8 +137,12 @@ class Decoder:
             raise self.unknown(instruction, TABLE.why_not(instruction.opcode))
         problems = []
         for entry, mods in candidates:
-            if entry.arch > self.architecture:
-                problems.append(f"needs sm_{entry.arch} or higher")
+            if entry.kind == "refused":
+                problems.append(entry.note)
+                continue
+            if not entry.arch <= self.architecture <= entry.last_arch:
+                last = self.architecture > entry.last_arch
+                problems.append(f"ends with sm_{entry.last_arch}" if last else f"needs sm_{entry.arch} or higher")
                 continue
             try:
                 return self._with_entry(entry, mods, instruction.operands)
@@ -192,7 +196,7 @@ class Decoder:
             self._target(spec, type_name, first, spec.name, found)
             self._target(spec, "pred", second, spec.second, found)
         else:
-            length = entry.resolve(spec.length, mods).removeprefix("v")
+            length = entry.resolve(spec.length, mods).lstrip("vx")
             self._values(spec, type_name, int(length or 0), operand, found)
 
     def _values(self, spec: OperandSpec, type_name: str, count: int, operand: Operand, found: _Operands) -> None:
@@ -203,6 +207,8 @@ class Decoder:
                 operand = operand.items[0]
             one(spec, type_name, operand, spec.name, found)
             return
+        if count == 1 and not isinstance(operand, Vector):
+            operand = Vector((operand,))
         if not isinstance(operand, Vector) or len(operand.items) != count:
             raise _MisfitError(f"operand {spec.name} must be a vector of {count}")
         for number, item in enumerate(operand.items):
@@ -226,6 +232,8 @@ class Decoder:
         bits = self._register_bits(spec, type_name, operand.name)
         kind = "pred" if type_name == "pred" else "reg"
         found.add(Slot(name, kind, type_name, bits, out=True), Place("register", operand.name))
+        if spec.reads:
+            found.inputs.add(operand.name)
 
     def _source(self, spec: OperandSpec, type_name: str, operand: Operand, name: str, found: _Operands) -> None:
         predicate = type_name == "pred"
@@ -267,7 +275,7 @@ class Decoder:
         base = operand.base
         if isinstance(base, Register):
             bits = TYPE_BITS.get(self.kernel.registers[base.name], 0)
-            if bits != 64 and not (bits == 32 and space.startswith(("shared", "local", "param"))):
+            if bits != 64 and not (bits == 32 and space.startswith(("shared", "local", "param", "tensor"))):
                 raise _MisfitError(f"operand {spec.name}: {base.name} is no address in {space} space")
             found.add(Slot(spec.name, "address", space, bits), Place("register", base.name))
         elif isinstance(base, Symbol):

@@ -10,14 +10,16 @@ Pattern: the base name, then modifier groups in PTX order, separated by blanks:
     sat?            may be absent
     type=s32|u32    one of these, required; its spelling is known to operands and semantics as `type`
     rnd?=rn|rz      one of these or absent (then the empty string)
+    rest=*          everything that is left, of any spelling (for refusals)
 
 Operands, separated by blanks, in PTX order:
 
     d=type          destination of that type: the name of a group, or a PTX type
     a:type          source
     d|p=type        destination with an optional predicate destination `p`
+    d+=type         destination that is read too
     p=pred, c:pred  predicates; `c:pred` takes `!c` too
-    d=type*vec      a vector; its length is that of group `vec` (`v2` -> 2, absent -> no vector) or a number
+    d=type*vec      a vector; its length is that of group `vec` (`v2` or `x2` -> 2, absent -> no vector) or a number
     [a]:space       an address; its state space is the name of a group, or a PTX space
     -h:b64          a source without effect on values (a cache policy): checked, not given to the handler
     i:imm           an integer constant, read in C as `i`
@@ -90,6 +92,7 @@ class OperandSpec:
         type: PTX type, state space of an address, or the group that names it.
         length: name of the group that gives a vector's length, a number, or empty.
         second: name of the predicate destination in `d|p`, or empty.
+        reads: whether a destination is also a source.
     """
 
     name: str
@@ -99,6 +102,7 @@ class OperandSpec:
     second: str = ""
     loose: bool = False
     optional: bool = False
+    reads: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,10 +115,13 @@ class Entry:
         body: C. In a `lane` entry it computes the destinations from the sources, both plain variables; in a `warp`
             entry it sees `name_` (array of 32 lanes; mask for a predicate) and executes for the lanes of `m`.
             `<group>` stands for the spelling of a group. Or a function from the spellings to such text.
-        kind: `lane`; `warp`; `none`: no effect on values, so no operand is even read.
+        kind: `lane`; `warp`; `none`: no effect on values, so no operand is even read; `refused`: known but not
+            emulated, `note` says why.
         hints: groups without any effect on values; they do not make another handler.
         needs_lanes: C expression of the lanes that must execute this together, `FULL` or a membermask operand's.
         arch: lowest architecture number that has it.
+        last_arch: highest architecture number that has it.
+        derived: further spellings by name, computed from those of the groups: lengths of vectors, parameters of `body`.
         flow: `""`, `jump` (ends a basic block) or `exit`.
         note: for the documentation.
     """
@@ -126,6 +133,8 @@ class Entry:
     hints: tuple[str, ...] = ()
     needs_lanes: str = ""
     arch: int = 0
+    last_arch: int = 999
+    derived: Callable[[Mods], Mods] | None = None
     flow: str = ""
     note: str = ""
 
@@ -155,7 +164,7 @@ class Entry:
         """All spellings as a regular expression; group `g<n>` is the n-th place."""
         text = re.escape(self.base)
         for number, group in enumerate(self.groups):
-            choices = "|".join(re.escape(choice) for choice in group.choices)
+            choices = "|".join(".+" if choice == "*" else re.escape(choice) for choice in group.choices)
             text += rf"(?:\.(?P<g{number}>{choices}))" + ("?" if group.optional else "")
         return re.compile(text)
 
@@ -164,7 +173,8 @@ class Entry:
         found = self.opcode.fullmatch(opcode)
         if found is None:
             return None
-        return {group.name: found[f"g{number}"] or "" for number, group in enumerate(self.groups)}
+        mods = {group.name: found[f"g{number}"] or "" for number, group in enumerate(self.groups)}
+        return mods if self.derived is None else {**mods, **self.derived(mods)}
 
     def text(self, mods: Mods) -> str:
         """The C body for these spellings."""
@@ -187,11 +197,13 @@ def _operand(word: str) -> OperandSpec:
         return OperandSpec(name, "ignored", type_name, optional=optional)
     separator = "=" if "=" in word else ":"
     name, _, type_name = word.partition(separator)
+    reads, name = name.endswith("+"), name.removesuffix("+")
     type_name, _, length = type_name.partition("*")
     name, _, second = name.partition("|")
     if separator == ":" and type_name in {"imm", "label", "table"}:
         return OperandSpec(name, type_name, optional=optional)
-    return OperandSpec(name, "out" if separator == "=" else "in", type_name, length, second, loose, optional)
+    kind = "out" if separator == "=" else "in"
+    return OperandSpec(name, kind, type_name, length, second, loose, optional, reads)
 
 
 class Table:
