@@ -35,7 +35,7 @@ _LARGE, _MIN_NORMAL = 2.0**126, 2.0**-126
 def fold(kernel: Kernel) -> tuple[Kernel, list[tuple[Instruction, Instruction]]]:
     """The kernel with such instructions replaced, and the pairs (old, new).
 
-    A constant is an immediate, or a register written once, by a move of an immediate or by an instruction replaced here.
+    A constant is an immediate, or a register written once, by a move of an immediate or an instruction replaced here.
     """
     times_written: dict[str, int] = {}
     for one in kernel.instructions:

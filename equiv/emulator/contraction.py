@@ -1,38 +1,20 @@
 """What ptxas does to floating-point arithmetic by itself, done ahead of it: so that nothing is left for it to decide.
 
-ptxas (with its default, -fmad=true) fuses a product and a sum into one `fma` unless one of them says `.rn`. The rule was
-found with probes and random programs against the SASS of ptxas 12.9.86 (sm_90a) and 13.3.33 (sm_90a, sm_100a); every
-statement of it is a test of `tests/emulator/test_contraction.py`:
-
-* A *product* is an unmarked `mul`, or the last multiply inside `div.full`, `div.approx` and `rcp.approx` (not `.ftz`), with
-  no guard. `x * 1` and `x * -1` are no products: they are removed before. A *sum* is an unmarked `add` or `sub`.
-* A product is followed through register `mov` and through `neg`.
-* It may be fused into a sum if every use that it still has is a sum of the same type and the same `.ftz` in its own basic
-  block, and no sum adds it to itself. Nothing may be live at the end of the block. A guard on the sum does not matter.
-* Products with one use come first, all others in a second round; each round visits the sums in order and takes the
-  operand with fewer uses, at equality the first. The other operand, if it is a product too, is now used by an `fma`, so
-  it can be fused no further. Uses by dead code do not count.
-* The same for f32, f64, f16, bf16 and the packed f16x2, bf16x2, f32x2 (the latter with ptxas 13; 12.9 fuses packed f32
-  even against `.rn`, so its sm_100 code cannot be vouched for).
-
-Ahead of that, constants (`equiv.emulator.constants`): an approximate function of a constant is computed by ptxas in double
-and rounded, which is not what the instruction would return; a division by a constant becomes a multiplication by its
-rounded reciprocal.
-
-`contract` rewrites fused sums as `fma.rn` and marks other sums of products with `.rn`. `equiv.emulator.vouch` shows for each
-kernel that ptxas makes the same SASS of the result.
+Two things: approximate functions of constants and divisions by constants (`equiv.emulator.constants`), and fusing
+products into sums (the rule is in `equiv.emulator.products`). `contract` rewrites a fused sum as `fma.rn` and marks the
+other sums of products with `.rn`. `equiv.emulator.vouch` shows for each kernel that ptxas makes the same SASS of it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from equiv.emulator import constants
-from equiv.emulator.dataflow import Block, blocks, read, written
+from equiv.emulator.dataflow import read, written
+from equiv.emulator.products import MOVES, fusions, is_sum, parts, suspects
 from equiv.emulator.ptx import Immediate, Instruction, Kernel, Operand, Register
 
-_TYPES = frozenset({"f32", "f64", "f16", "bf16", "f16x2", "bf16x2", "f32x2"})
 _SIGN_BITS = {"f32": 1 << 31, "f64": 1 << 63, "f32x2": 1 << 63 | 1 << 31}
 _REGISTER_TYPE = {
     "f32": "f32",
@@ -43,8 +25,6 @@ _REGISTER_TYPE = {
     "bf16x2": "b32",
     "f32x2": "b64",
 }
-_MOVES = frozenset({"mov.b16", "mov.b32", "mov.b64", "mov.f32", "mov.f64", "mov.u16", "mov.u32", "mov.u64"})
-_ONES = frozenset({0x3F80_0000, 0xBF80_0000})
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,177 +52,17 @@ def contract(kernel: Kernel) -> tuple[Kernel, tuple[Contraction, ...]]:
     folded, changes = constants.fold(kernel)
     done = [Contraction("constant", old.line, 0, old.opcode, new.opcode, old.source) for old, new in changes]
     rewrite = _Rewrite(folded)
-    for block in blocks(folded):
-        _contract_block(rewrite, block)
-    contracted = rewrite.kernel()
-    return contracted, tuple(sorted(done + rewrite.done, key=lambda one: one.line))
-
-
-@dataclass(slots=True)
-class _Product:
-    """A product of the block at hand: where it is computed and who uses it."""
-
-    index: int
-    type: str
-    ftz: bool
-    uses: list[_Use] = field(default_factory=list)
-    escapes: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Use:
-    """A use of a product by the instruction `index` in operand `position`, through `negations` negations."""
-
-    index: int
-    position: int
-    negative: bool
-
-
-def _parts(opcode: str) -> tuple[str, str, frozenset[str]]:
-    """(`mul`, `f32`, modifiers between) of `mul.ftz.f32`."""
-    head, *modifiers = opcode.split(".")
-    return head, modifiers[-1] if modifiers else "", frozenset(modifiers[:-1])
-
-
-def _product_type(instruction: Instruction) -> tuple[str, bool] | None:
-    """(type, ftz) if the instruction computes a product that may be fused."""
-    head, kind, modifiers = _parts(instruction.opcode)
-    if instruction.guard is not None or kind not in _TYPES:
-        return None
-    ftz = "ftz" in modifiers
-    if head == "mul" and modifiers <= {"ftz"}:
-        factors = instruction.operands[1:]
-        if ftz and any(isinstance(one, Immediate) and one.bits in _ONES for one in factors):
-            return None  # removed before; without .ftz it is a move already
-        return kind, ftz
-    approximate = kind == "f32" and modifiers - {"ftz"} in ({"full"}, {"approx"})
-    return (kind, ftz) if approximate and (head == "div" or (head == "rcp" and not ftz)) else None
-
-
-def _is_sum(instruction: Instruction) -> bool:
-    head, kind, modifiers = _parts(instruction.opcode)
-    return head in {"add", "sub"} and kind in _TYPES and modifiers <= {"ftz", "sat"}
-
-
-def _contract_block(rewrite: _Rewrite, block: Block) -> None:
-    instructions = rewrite.original.instructions
-    by_sum: dict[int, list[tuple[_Product, _Use]]] = {}
-    for product in _products(rewrite, block):
-        for use in product.uses:
-            if _is_sum(instructions[use.index]):
-                by_sum.setdefault(use.index, []).append((product, use))
-    fused: set[int] = set()
-    for several in (False, True):
-        for index in sorted(by_sum.keys() - fused):
-            candidates = [
-                (len(product.uses), use.position, product, use)
-                for product, use in by_sum[index]
-                if (len(product.uses) > 1) is several and _fusable(instructions, product)
-            ]
-            if not candidates:
-                continue
-            *_, product, use = min(candidates, key=lambda candidate: candidate[:2])
-            fused.add(index)
-            rewrite.fuse(product.index, index, use.position, negative=use.negative)
-            for other, other_use in by_sum[index]:
-                if other_use is not use:
-                    other.escapes = True  # an fma adds it now
-    for index in block.indices:
-        if (
-            index not in fused
-            and _is_sum(instructions[index])
-            and not rewrite.suspects.isdisjoint(read(instructions[index]))
-        ):
+    fused = set()
+    for product, use in fusions(folded):
+        rewrite.fuse(product.index, use.index, use.position, negative=use.negative)
+        fused.add(use.index)
+    # Marked is what a wrong rule could get wrong, so that it shows. Other sums are not: `.rn` also keeps ptxas from
+    # knowing their range, and then it makes other, equivalent code of the divisions behind them.
+    doubtful = suspects(folded)
+    for index, one in enumerate(folded.instructions):
+        if index not in fused and is_sum(one) and not doubtful.isdisjoint(read(one)):
             rewrite.mark(index)
-
-
-def _suspects(kernel: Kernel) -> set[str]:
-    """Registers that could hold a product if the rule above were wrong: through any block, guard, selection or bit mask.
-
-    A sum of one is marked, so that a wrong rule shows. Not all sums are: `.rn` also keeps ptxas from knowing their range,
-    and then it makes other, equivalent code of the divisions behind them.
-    """
-    found: set[str] = set()
-    size = -1
-    while size != len(found):
-        size = len(found)
-        for one in kernel.instructions:
-            head, _, modifiers = _parts(one.opcode)
-            if head in {"mul", "div", "rcp"} and "rn" not in modifiers:
-                found.update(written(one))
-            elif head in {"mov", "neg", "abs", "selp", "xor", "and", "or"} and not found.isdisjoint(read(one)):
-                found.update(written(one))
-    return found
-
-
-def _fusable(instructions: tuple[Instruction, ...], product: _Product) -> bool:
-    if product.escapes:
-        return False
-    sums: set[int] = set()
-    for use in product.uses:
-        one = instructions[use.index]
-        _, kind, modifiers = _parts(one.opcode)
-        if not _is_sum(one) or kind != product.type or ("ftz" in modifiers) != product.ftz or use.index in sums:
-            return False
-        sums.add(use.index)
-    return True
-
-
-def _products(rewrite: _Rewrite, block: Block) -> list[_Product]:
-    """The products of a block with all their uses, but for those by dead code."""
-    found: list[_Product] = []
-    holds: dict[str, tuple[_Product, bool]] = {}  # register -> the product that it holds, negated or not
-    for index in block.indices:
-        if index in block.dead:
-            continue
-        one = rewrite.original.instructions[index]
-        copied = _copied(one, holds)
-        if copied is None:
-            _record_uses(one, index, holds)
-        targets = written(one)
-        for name in targets:
-            held = holds.get(name)
-            if held is not None and one.guard is not None:
-                held[0].escapes = True  # the register now holds one value or the other
-            holds.pop(name, None)
-        product_type = _product_type(one)
-        if product_type is not None:
-            product = _Product(index, *product_type)
-            found.append(product)
-            holds[targets[0]] = (product, False)
-        elif copied is not None:
-            holds[targets[0]] = copied
-    for name, (product, _) in holds.items():
-        if name in block.live_out:
-            product.escapes = True
-    return found
-
-
-def _copied(one: Instruction, holds: dict[str, tuple[_Product, bool]]) -> tuple[_Product, bool] | None:
-    """The product that the instruction copies or negates, if that is all it does."""
-    sources = [operand.name for operand in one.operands[1:] if isinstance(operand, Register)]
-    held = holds.get(sources[0]) if len(sources) == 1 and one.guard is None else None
-    if held is None:
-        return None
-    product, negative = held
-    head, kind, modifiers = _parts(one.opcode)
-    if one.opcode in _MOVES:
-        return held
-    if kind == product.type and head == "neg" and not modifiers:
-        return product, not negative
-    return None
-
-
-def _record_uses(one: Instruction, index: int, holds: dict[str, tuple[_Product, bool]]) -> None:
-    direct: set[str] = set()
-    for position, operand in enumerate(one.operands[1:], start=1):
-        if isinstance(operand, Register) and operand.name in holds:
-            product, negative = holds[operand.name]
-            product.uses.append(_Use(index, position, negative))
-            direct.add(operand.name)
-    for name in read(one):
-        if name in holds and name not in direct:
-            holds[name][0].escapes = True  # inside an address or a vector, or a first operand that is read
+    return rewrite.kernel(), tuple(sorted(done + rewrite.done, key=lambda entry: entry.line))
 
 
 class _Rewrite:
@@ -255,7 +75,6 @@ class _Rewrite:
         self.registers = dict(original.registers)
         self.fresh = 0
         self.done: list[Contraction] = []
-        self.suspects = _suspects(original)
         self.times_written = Counter(name for one in original.instructions for name in written(one))
 
     def new_register(self, kind: str) -> Register:
@@ -273,7 +92,7 @@ class _Rewrite:
     def fuse(self, product: int, index: int, position: int, *, negative: bool) -> None:
         """Turn the sum `index`, whose operand `position` is the (negated) product, into an `fma`."""
         one = self.original.instructions[index]
-        head, kind, modifiers = _parts(one.opcode)
+        head, kind, modifiers = parts(one.opcode)
         target, *operands = one.operands
         addend = operands[2 - position]
         first, second = self._factors(product)
@@ -309,11 +128,11 @@ class _Rewrite:
         """The two factors, in registers or constants that still hold at the sum."""
         if product not in self.factors:
             one = self.original.instructions[product]
-            head, _, modifiers = _parts(one.opcode)
+            head, _, modifiers = parts(one.opcode)
             group: list[Instruction] = []
             if head == "mul":
                 first, second = one.operands[1:]
-                kind = _REGISTER_TYPE[_parts(one.opcode)[1]]
+                kind = _REGISTER_TYPE[parts(one.opcode)[1]]
                 factors = (self._kept(group, one, kind, first), self._kept(group, one, kind, second))
             else:
                 factors = self._split_division(group, one, head, modifiers)
@@ -334,7 +153,7 @@ class _Rewrite:
     def _split_division(
         self, group: list[Instruction], one: Instruction, head: str, modifiers: frozenset[str]
     ) -> tuple[Operand, Operand]:
-        """What ptxas makes of an approximate division up to its last multiply: scaling into the range of the reciprocal."""
+        """What ptxas makes of an approximate division up to its last multiply: scaled into the reciprocal's range."""
         ftz = ".ftz" if "ftz" in modifiers else ""
         divisor = one.operands[-1]
 
@@ -399,7 +218,7 @@ class _Rewrite:
         readers = Counter(name for group in groups for one in group for name in read(one))
         for index in reversed(range(len(groups))):
             one = self.original.instructions[index]
-            carries = one.opcode in _MOVES or one.opcode.startswith("neg.")
+            carries = one.opcode in MOVES or one.opcode.startswith("neg.")
             if not groups[index] or not (index in suspects or carries) or not self.factors:
                 continue
             target = written(one)

@@ -1,7 +1,7 @@
 """Which registers an instruction reads and writes, basic blocks, and what is live at the end of each.
 
-Only register dataflow: memory is not looked at. A register is written by being the first operand (all of it, for a vector
-or a `d|p` pair) unless the opcode is in `_NO_DESTINATION`; accumulators of `wgmma.mma_async` are read and written.
+Only register dataflow: memory is not looked at. A register is written by being the first operand (all of it, for a
+vector or a `d|p` pair) unless the opcode is in `_NO_DESTINATION`; accumulators of `wgmma` are read and written.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from equiv.emulator.ptx_emitter import operand_registers
 
 # Opcodes whose first operand can be a register that they only read. Where it is an address (stores, copies) nothing is
 # written either, which needs no entry.
-_NO_DESTINATION = ("bar.sync", "bar.arrive", "bar.warp", "barrier.", "bra", "brx", "nanosleep", "setmaxnreg", "stackrestore",
-                   "tcgen05.dealloc")  # fmt: skip
+_NO_DESTINATION = (
+    "bar.sync", "bar.arrive", "bar.warp", "barrier.", "bra", "brx", "nanosleep", "setmaxnreg", "stackrestore",
+    "tcgen05.dealloc",
+)  # fmt: skip
 _READ_AND_WRITTEN = ("wgmma.mma_async",)
 _PURE = frozenset({
     "abs", "add", "and", "bfe", "bfi", "brev", "clz", "copysign", "cvt", "cvta", "div", "ex2", "fma", "fns",

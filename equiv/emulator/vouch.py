@@ -1,10 +1,10 @@
 """Evidence that the emulator executes what the GPU would: that ptxas makes the same machine code of both.
 
-The emulator runs the contracted kernel as written, one operation an instruction. In its text every sum of products says
-`fma.rn` or `.rn`, so ptxas fuses nothing by itself; it must give the same SASS as the compiler's text, and as the cubin that was
-shipped. Equal SASS of emulated text and cubin is a proof whichever ptxas made it; a difference says that the contraction
-rule, or the ptxas at hand, is not what made the cubin. (`-fmad=false` instead of marks would not do: it also switches off
-a range analysis that drops needless scaling inside divisions.)
+The emulator runs the contracted kernel as written, one operation an instruction. In its text every sum of products
+says `fma.rn` or `.rn`, so ptxas fuses nothing by itself; it must give the same SASS as the compiler's text, and as the
+cubin that was shipped. Equal SASS of emulated text and cubin is a proof whichever ptxas made it; a difference says that
+the contraction rule, or the ptxas at hand, is not what made the cubin. (`-fmad=false` instead of marks would not do: it
+also switches off a range analysis that drops needless scaling inside divisions.)
 """
 
 from __future__ import annotations
@@ -68,34 +68,25 @@ def _compare(text: str, contracted: str, cubin: bytes | None, arch: str, tool: P
     compiled = disassemble(assemble(text, arch, tool))
     if cubin is None:
         difference = _difference(emulated, compiled)
-        if difference is None:
-            return Vouch(
-                ok=True,
-                detail=f"contracted PTX gives the SASS of the PTX under {tool}; no cubin given",
-                ptxas=str(tool),
-            )
-        return Vouch(
-            ok=False, detail=f"contracted PTX differs from the PTX under {tool}: {difference}", ptxas=str(tool)
-        )
+        found = "contracted PTX gives the SASS of the PTX" if difference is None else "contracted PTX and PTX differ"
+        return _result(difference, f"{found} under {tool}; no cubin given", tool)
     maker = assembler_of(cubin)
-    made_by = "by a ptxas that left no version" if maker is None else f"by ptxas {maker}"
+    by = f"cubin made by {'a ptxas that left no version' if maker is None else f'ptxas {maker}'}"
     shipped = disassemble(cubin)
     difference = _difference(emulated, shipped)
     if difference is None:
-        return Vouch(
-            ok=True,
-            detail=f"contracted PTX gives the cubin's SASS under {tool} (cubin made {made_by})",
-            ptxas=str(tool),
-        )
-    if _difference(compiled, shipped) is None:
-        detail = f"{tool} makes the cubin's SASS of the PTX, but not of the contracted PTX: {difference}"
+        found = "contracted PTX gives the cubin's SASS"
+    elif _difference(compiled, shipped) is None:
+        found = "the PTX gives the cubin's SASS, the contracted PTX does not"
     elif _difference(emulated, compiled) is None:
-        detail = f"contracted PTX gives the SASS of the PTX under {tool}, but the cubin, made {made_by}, differs: {difference}"
+        found = "contracted PTX gives the SASS of the PTX, but the cubin has another"
     else:
-        detail = (
-            f"neither the PTX nor the contracted PTX gives the cubin's SASS under {tool} (made {made_by}): {difference}"
-        )
-    return Vouch(ok=False, detail=detail, ptxas=str(tool))
+        found = "neither the PTX nor the contracted PTX gives the cubin's SASS"
+    return _result(difference, f"{found} under {tool} ({by})", tool)
+
+
+def _result(difference: str | None, found: str, tool: Ptxas) -> Vouch:
+    return Vouch(difference is None, found if difference is None else f"{found}: {difference}", str(tool))
 
 
 def _difference(ours: Sass, theirs: Sass) -> str | None:
