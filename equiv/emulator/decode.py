@@ -179,6 +179,7 @@ class Decoder:
         type_name = entry.resolve(spec.type, mods)
         if spec.kind == "address":
             self._address(spec, type_name, operand, found)
+            self._coordinates(spec, entry.resolve(spec.length, mods), operand, found)
         elif spec.kind == "label":
             if not isinstance(operand, Symbol) or operand.name not in self.kernel.labels:
                 raise _MisfitError(f"operand {spec.name} must be a label")
@@ -267,8 +268,21 @@ class Decoder:
         else:
             found.add(Slot(name, "imm", type_name, 64), Place("value", value=address))
 
+    def _coordinates(self, spec: OperandSpec, length: str, operand: Operand, found: _Operands) -> None:
+        """The coordinates behind an address, and whether there may be any."""
+        extra = operand.extra if isinstance(operand, Address) else ()
+        if not spec.second:
+            if extra:
+                raise _MisfitError(f"operand {spec.name} must be an address")
+            return
+        items = extra[0].items if len(extra) == 1 and isinstance(extra[0], Vector) else ()
+        if len(items) != int(length.removesuffix("d")):
+            raise _MisfitError(f"operand {spec.name} must be an address and {length.removesuffix('d')} coordinates")
+        for number, item in enumerate(items):
+            self._source(spec, "s32", item, f"{spec.second}{number}", found)
+
     def _address(self, spec: OperandSpec, space: str, operand: Operand, found: _Operands) -> None:
-        if not isinstance(operand, Address) or operand.extra:
+        if not isinstance(operand, Address):
             raise _MisfitError(f"operand {spec.name} must be an address")
         space = space or "generic"
         offset = Place("value", value=operand.offset & 0xFFFF_FFFF_FFFF_FFFF)

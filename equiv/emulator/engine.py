@@ -7,10 +7,12 @@ the PTX.
 from __future__ import annotations
 
 import ctypes
+import re
 import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +31,7 @@ MAX_SHARED = {"sm_90a": 232448, "sm_90": 232448, "sm_100a": 232448, "sm_100": 23
 MAX_CLUSTER = 16
 MAX_PARAM_BYTES = 32764
 DEFAULT_BUDGET = 1 << 36
+_COMMUNICATES = re.compile(r"atom\.|ld\.(?:relaxed|acquire|volatile|mmio)\b|ld(?:\.global)?\.(?:cv|cg)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +46,20 @@ class LaunchConfig:
 
 @dataclass(frozen=True, slots=True)
 class LaunchStats:
-    """What a launch executed: instructions a warp, instructions a lane, seconds inside the engine."""
+    """What a launch executed.
+
+    Attributes:
+        warp_instructions: instructions by warps; a wait that does not end at once counts each time it is tried.
+        lane_instructions: instructions by active lanes.
+        seconds: inside the engine.
+        order_dependent: float additions to memory (`atom`, `red`, bulk reductions), by lanes or elements. The hardware
+            leaves their order open, so that equal bits are not to be expected where several meet at one address.
+    """
 
     warp_instructions: int
     lane_instructions: int
     seconds: float
+    order_dependent: int = 0
 
 
 _OP = np.dtype([("run", "<u8"), ("arg", "<u8"), ("guard", "<u4"), ("flip", "<u4")])
@@ -64,6 +76,8 @@ class _Launch(ctypes.Structure):
         ("block", ctypes.c_uint32 * 3), ("grid", ctypes.c_uint32 * 3), ("cluster", ctypes.c_uint32 * 3),
         ("ctas", ctypes.c_void_p), ("cluster_phase", ctypes.c_uint32), ("instructions", ctypes.c_uint64),
         ("lane_instructions", ctypes.c_uint64), ("budget", ctypes.c_uint64), ("fault", faults.Fault),
+        ("late", ctypes.c_uint32), ("reserved", ctypes.c_uint32), ("order_dependent", ctypes.c_uint64),
+        ("events", ctypes.c_uint64), ("queue", ctypes.c_void_p),
     ]  # fmt: skip
 
 
@@ -74,7 +88,7 @@ class _Request(ctypes.Structure):
         ("launch", ctypes.POINTER(_Launch)), ("specials", ctypes.c_void_p), ("special_count", ctypes.c_uint32),
         ("regs_size", ctypes.c_uint32), ("dynamic_shared", ctypes.c_uint32), ("shuffled", ctypes.c_uint32),
         ("seed", ctypes.c_uint64), ("waiting", ctypes.POINTER(faults.Waiting)), ("waiting_capacity", ctypes.c_uint32),
-        ("waiting_count", ctypes.c_uint32),
+        ("waiting_count", ctypes.c_uint32), ("may_spin", ctypes.c_uint32),
     ]  # fmt: skip
 
 
@@ -99,6 +113,11 @@ class Program:
     def name(self) -> str:
         """The kernel's name."""
         return self.kernel.name
+
+    @cached_property
+    def may_spin(self) -> bool:
+        """Whether the kernel may wait for other CTAs through global memory: it has loads that see others' stores."""
+        return any(_COMMUNICATES.match(one.opcode) for one in self.kernel.instructions)
 
     @property
     def param_bytes(self) -> int:
@@ -177,6 +196,7 @@ def launch(
     *,
     budget: int | None = None,
     seed: int | None = None,
+    completion: str = "eager",
 ) -> LaunchStats:
     """Execute a grid to its end.
 
@@ -187,14 +207,19 @@ def launch(
         memory: what the kernel may access.
         budget: most warp instructions it may execute, so that a kernel that loops for ever ends.
         seed: run the warps in an order drawn from it, and switch between them at random; None: in order.
+        completion: when asynchronous copies land: `eager`, as they are issued; `late`, as late as PTX allows, their
+            destinations holding 0xff bytes until then. A correct kernel gives the same bits.
 
     Raises:
+        ValueError: another `completion`.
         DeviceError: the launch itself is not possible on the architecture.
         IllegalAccessError: an access outside registered, shared, local or parameter memory, misaligned, or a write
             where only reads are allowed.
         DeadlockError: every warp waits.
         EmulatorError: a trap, a misused barrier, the budget is used up.
     """
+    if completion not in {"eager", "late"}:
+        raise ValueError(f"completion {completion!r} is neither 'eager' nor 'late'")
     shared = _check(program, config, params)
     block = np.zeros(len(params) + 512, np.uint8)
     start = -block.ctypes.data % 256
@@ -211,11 +236,13 @@ def launch(
         params=block.ctypes.data + start, param_size=len(params), shared_size=shared,
         local_size=program.bytecode.local_size, cluster_size=int(np.prod(config.cluster)), block=config.block,
         grid=config.grid, cluster=config.cluster, budget=DEFAULT_BUDGET if budget is None else budget,
+        late=int(completion == "late"),
     )  # fmt: skip
     request = _Request(
         launch=ctypes.pointer(state), specials=program.specials.ctypes.data, special_count=len(program.specials),
         regs_size=program.bytecode.registers_size, dynamic_shared=config.dynamic_shared, shuffled=int(seed is not None),
         seed=(seed or 0) & 0xFFFF_FFFF_FFFF_FFFF, waiting=waiting, waiting_capacity=faults.WAITING_SHOWN,
+        may_spin=int(program.may_spin),
     )  # fmt: skip
     run = backend.scheduler().equiv_launch
     began = time.perf_counter()
@@ -226,7 +253,7 @@ def launch(
     if result:
         stop = faults.Stop(state.fault, list(waiting[: request.waiting_count]), request.waiting_count, shared)
         raise faults.describe(program.kernel, config.grid, tuple(regions), stop)
-    return LaunchStats(state.instructions, state.lane_instructions, seconds)
+    return LaunchStats(state.instructions, state.lane_instructions, seconds, state.order_dependent)
 
 
 def _check(program: Program, config: LaunchConfig, params: bytes) -> int:

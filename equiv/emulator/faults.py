@@ -33,19 +33,39 @@ class Waiting(ctypes.Structure):
     _fields_ = [
         ("cta", ctypes.c_uint32), ("warp", ctypes.c_uint32), ("pc", ctypes.c_uint32), ("mask", ctypes.c_uint32),
         ("wait", ctypes.c_uint32), ("id", ctypes.c_uint32), ("need", ctypes.c_uint32), ("arrived", ctypes.c_uint32),
+        ("missing", ctypes.c_uint32), ("expected", ctypes.c_uint32), ("bytes", ctypes.c_int32),
     ]  # fmt: skip
 
 
 # FaultKind of csrc/runtime.h.
 (_, OUT_OF_BOUNDS, MISALIGNED, READ_ONLY, SHARED_BOUNDS, LOCAL_BOUNDS, PARAM_BOUNDS, TRAP, BARRIER, BUDGET, DEADLOCK,
- VALUE) = range(12)  # fmt: skip
-_BARRIER, _LANES, _WARP_SYNC, _CLUSTER = range(1, 5)
+ VALUE, MATRIX, MBARRIER, COPY) = range(15)  # fmt: skip
+_BARRIER, _LANES, _WARP_SYNC, _CLUSTER, _MBARRIER = range(1, 6)
 _SPACES = ("global", "global", "shared", "local", "parameter")
 _BARRIER_PROBLEMS = (
     "barrier {0} does not exist (0 to 15)",
     "barrier {0} with {1} threads: not a multiple of 32, or more than the CTA has",
     "barrier {0} with {1} threads, while others wait there with another number",
     "a thread arrives at the cluster barrier again before the phase is over",
+)
+_MBARRIER_PROBLEMS = (
+    "no mbarrier has been initialised at shared address {address:#x} (offset {offset})",
+    "{size} arrivals at the mbarrier at offset {offset}: 1 to 1048575 are possible",
+    "{arrivals} arrivals at the mbarrier at offset {offset}, which waits for {pending} only",
+    "the mbarrier at offset {offset} counts {bytes} bytes: its limits are -1048575 and 1048575",
+    "an mbarrier at {address:#x}, which is not in shared memory",
+    "{size} arrivals dropped from the mbarrier at offset {offset}, which has fewer",
+)
+_COPY_PROBLEMS = (
+    "a bulk copy of {size} bytes: must be a multiple of 16",
+    "the tensor map at {address:#x} has an element type that is not supported",
+    "the tensor map at {address:#x} is interleaved, which is not supported",
+    "the tensor map at {address:#x} has a base address that is no multiple of 16",
+    "the tensor map at {address:#x} has boxes with rows that are no multiple of 16 bytes",
+    "the tensor map at {address:#x} has rank {size}, not that of the instruction",
+    "the tensor map at {address:#x} has boxes with rows longer than its swizzle",
+    "multicast to CTAs {size:#x}, but the cluster has fewer",
+    "{size} bytes of elements cannot be reduced in that way (tensor map at {address:#x})",
 )
 _VALUE_PROBLEMS = ("a copy of {0} bytes: cp.async copies 4, 8 or 16", "branch index {0} is beyond the target list")
 
@@ -82,6 +102,15 @@ def describe(kernel: Kernel, grid: tuple[int, int, int], regions: tuple[Region, 
         BARRIER: lambda: _BARRIER_PROBLEMS[fault.detail].format(fault.address, fault.size),
         BUDGET: lambda: f"still running after {fault.address} warp instructions, the budget of this launch",
         VALUE: lambda: _VALUE_PROBLEMS[fault.detail].format(fault.address),
+        MBARRIER: lambda: _MBARRIER_PROBLEMS[fault.detail].format(
+            address=fault.address,
+            offset=offset,
+            size=fault.size,
+            arrivals=fault.size >> 16,
+            pending=fault.size & 0xFFFF,
+            bytes=ctypes.c_int32(fault.size).value,
+        ),
+        COPY: lambda: _COPY_PROBLEMS[fault.detail].format(address=fault.address, size=fault.size),
     }
     kind = IllegalAccessError if OUT_OF_BOUNDS <= fault.kind <= PARAM_BOUNDS else EmulatorError
     return kind(f"{where}: {texts[fault.kind]()}")
@@ -104,13 +133,27 @@ def _deadlock(kernel: Kernel, grid: tuple[int, int, int], waiting: list[Waiting]
     lines = []
     for one in waiting[:WAITING_SHOWN]:
         # A barrier is behind the instruction at which its lanes resume.
-        pc = one.pc if one.wait == _LANES else one.pc - 1
+        pc = one.pc if one.wait in {_LANES, _MBARRIER} else one.pc - 1
         what = {
             _BARRIER: f"at barrier {one.id} for {one.need} threads, {one.arrived} have arrived",
             _LANES: f"for lanes {one.need & ~one.mask:#010x} to execute it with them",
             _WARP_SYNC: f"for lanes {one.need & ~one.mask:#010x} to reach bar.warp.sync",
             _CLUSTER: f"for phase {one.need} of the cluster barrier",
+            _MBARRIER: _mbarrier(one),
         }[one.wait]
         lines.append(f"  {_cta(one.cta, grid)} warp {one.warp} lanes {one.mask:#010x} wait {what}: {_at(kernel, pc)}")
     more = [f"  and {count - WAITING_SHOWN} more"] if count > WAITING_SHOWN else []
     return "\n".join([f"{kernel.name}: deadlock, every warp waits", *lines, *more])
+
+
+def _mbarrier(one: Waiting) -> str:
+    """What an mbarrier still waits for, in words."""
+    missing = []
+    if one.missing:
+        missing.append(f"{one.missing} of {one.expected} arrivals are missing")
+    if one.bytes > 0:
+        missing.append(f"{one.bytes} bytes are expected and have not come")
+    if one.bytes < 0:
+        missing.append(f"{-one.bytes} bytes have come that nothing expected")
+    where = f"CTA rank {one.id >> 24}, offset {(one.id & 0xFF_FFFF) - 0x400}"
+    return f"for parity {one.need} of the mbarrier at {where}: {' and '.join(missing) or 'nothing is missing'}"

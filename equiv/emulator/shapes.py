@@ -70,6 +70,8 @@ def _function_body(shape: Shape) -> str:
     for slot in shape.slots:
         if slot.kind == "address":
             mods[f"{slot.name}@"] = "uniform" if slot.bits == 0 else "lanes"
+        elif slot.out:
+            mods[f"{slot.name}@"] = slot.kind
     text = shape.entry.text(mods)
     lines: list[str] = []
     after: list[str] = []
@@ -82,6 +84,10 @@ def _function_body(shape: Shape) -> str:
         if slot.kind not in {"sink", "absent"}:
             number += 1
     head: list[str] = []
+    outcome = "NEXT"
+    if shape.entry.may_park:
+        head.append("int outcome = NEXT;")
+        outcome = "outcome"
     if shape.entry.needs_lanes:
         # The operands are read before and after the gathering, which may bring lanes in.
         head.append("uint32_t missing_;")
@@ -92,7 +98,7 @@ def _function_body(shape: Shape) -> str:
         lines += loop
     else:
         lines.append(text)
-    return "\n".join(["(void)w; (void)o; (void)m;", *head, *lines, *after, "return NEXT;", ""])
+    return "\n".join(["(void)w; (void)o; (void)m;", *head, *lines, *after, f"return {outcome};", ""])
 
 
 def _declare(

@@ -36,7 +36,11 @@ def instructions(entry: Entry) -> Iterator[Instruction]:
 def _operand(entry: Entry, spec: OperandSpec, mods: dict[str, str], numbers: Iterator[int]) -> Operand:
     kind = entry.resolve(spec.type, mods)
     if spec.kind == "address":
-        return Address(Register(f"%b64_{next(numbers)}"), 16)
+        base = Register(f"%b64_{next(numbers)}")
+        if not spec.second:
+            return Address(base, 16)
+        length = int(entry.resolve(spec.length, mods).removesuffix("d"))
+        return Address(base, 0, (Vector(tuple(_register("s32", numbers) for _ in range(length))),))
     if spec.kind == "imm":
         return Immediate(4, "int")
     if spec.kind in {"label", "table"}:

@@ -86,13 +86,14 @@ def run(
     *,
     budget: int | None = None,
     seed: int | None = None,
+    completion: str = "eager",
 ) -> engine.LaunchStats:
     """Launch the kernel of a module on buffers, which become its 64-bit parameters."""
     memory = Memory()
     for number, buffer in enumerate(buffers):
         memory.register(buffer.ctypes.data, buffer.nbytes, f"buffer {number}")
     params = b"".join(buffer.ctypes.data.to_bytes(8, "little") for buffer in buffers)
-    return engine.launch(engine.load(parse(text), "k", arch), config, params, memory, budget=budget, seed=seed)
+    return engine.launch(engine.load(parse(text), "k", arch), config, params, memory, budget=budget, seed=seed, completion=completion)
 
 
 def one(opcode: str, result: str, *sources: Array | str, bits: int = 32, arch: str = "sm_100a") -> Array:

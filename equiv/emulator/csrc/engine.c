@@ -1,8 +1,13 @@
-/* The scheduler: runs a grid, cluster after cluster, warp after warp, until every lane has exited, a fault, or a deadlock. */
+/* The scheduler: runs a grid, cluster after cluster, warp after warp, until every lane has exited, a fault, or a deadlock.
+ *
+ * When nobody of a cluster can go on, in this order: copies that somebody waits for land (late launches), polled mbarriers
+ * give false, and after EXPIRIES times of that it is a deadlock. When warps only spin, the same, and then more clusters are
+ * started and run in turns, because a grid may communicate through global memory. */
 #include <fenv.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "async.h"
 #include "sync.h"
 
 /* In the order of equiv.emulator.decode.SPECIALS. */
@@ -17,7 +22,25 @@ typedef enum {
 typedef struct { uint32_t kind, offset, bytes, value; } Special;
 
 /* What waits, for the deadlock report. */
-typedef struct { uint32_t cta, warp, pc, mask, wait, id, need, arrived; } Waiting;
+typedef struct { uint32_t cta, warp, pc, mask, wait, id, need, arrived, missing, expected; int32_t bytes; } Waiting;
+
+#define QUANTUM 100000      /* instructions a warp runs before it is another's turn */
+#define SPIN_QUANTUM 2000   /* the same while warps spin */
+#define EXPIRIES 8          /* times that every wait for an mbarrier gives false without anything else happening */
+
+/* A cluster on its way, with the memory it needs. */
+typedef struct Running {
+    struct Running *next;
+    Cta *ctas;
+    Warp *all, **warps;
+    uint32_t *arrived;
+    uint8_t *files, *locals, *window;
+    uint32_t phase, expiries, spinning;
+    uint64_t events;
+    struct Queue queue;
+} Running;
+
+typedef enum { DONE = 10, MOVING, SPINNING, STUCK } Round;
 
 typedef struct {
     Launch *launch;
@@ -26,6 +49,7 @@ typedef struct {
     uint64_t seed;
     Waiting *waiting;
     uint32_t waiting_capacity, waiting_count;
+    uint32_t may_spin; /* whether the kernel may wait for other CTAs through global memory */
 } Request;
 
 static uint64_t random_next(uint64_t *state) {
@@ -64,13 +88,14 @@ static int can_run(Warp *w) {
     for (uint32_t i = 0; i < w->fragments; i++) {
         Fragment *f = &w->fragment[i];
         if (f->wait == WAIT_CLUSTER && w->launch->cluster_phase >= f->need) wake(w, f);
+        if (f->wait == WAIT_MBARRIER && mbarrier_over(w->launch, f)) wake(w, f);
         ready |= f->wait == READY;
     }
     return ready;
 }
 
-/* Runs a warp until it waits, is done, or has used its quantum. */
-static int run_warp(Warp *w, uint64_t quantum) {
+/* Runs a warp until it waits, is done, or has used its quantum; sets `*used` in the last case. */
+static int run_warp(Warp *w, uint64_t quantum, int *used) {
     Launch *launch = w->launch;
     const Op *code = launch->code;
     uint8_t *regs = w->regs;
@@ -95,6 +120,7 @@ static int run_warp(Warp *w, uint64_t quantum) {
         pc = w->pc;
         if (count >= quantum) break;
     }
+    *used = count >= quantum;
     launch->instructions += count;
     launch->lane_instructions += lanes;
     if (result != FAULT && launch->instructions > launch->budget) {
@@ -151,7 +177,10 @@ static void start_warp(Warp *w, const Request *r) {
     w->next = NEVER;
     w->fragments = 0;
     w->carry = 0;
+    w->expired = 0;
     memset(w->cluster_phase, 0, sizeof w->cluster_phase);
+    memset(w->copy_group, 0, sizeof w->copy_group);
+    memset(w->bulk_group, 0, sizeof w->bulk_group);
     for (uint32_t i = 0; i < r->special_count; i++) {
         const Special *s = &r->specials[i];
         uint8_t *at = w->regs + s->offset;
@@ -168,70 +197,221 @@ static void report_waiting(Request *r, Warp *const *warps, uint32_t count) {
         const Warp *w = warps[i];
         for (uint32_t k = 0; k < w->fragments; k++) {
             const Fragment *f = &w->fragment[k];
-            uint32_t arrived = 0;
+            Waiting one = {w->cta->linear, w->id, f->pc, f->mask, f->wait, f->id, f->need, 0, 0, 0, 0};
             if (f->wait == WAIT_BARRIER)
                 for (uint32_t j = 0; j < w->cta->warps; j++)
-                    arrived += (uint32_t)__builtin_popcount(w->cta->barrier[f->id].arrived[j]);
-            Waiting one = {w->cta->linear, w->id, f->pc, f->mask, f->wait, f->id, f->need, arrived};
+                    one.arrived += (uint32_t)__builtin_popcount(w->cta->barrier[f->id].arrived[j]);
+            if (f->wait == WAIT_MBARRIER) {
+                uint64_t word;
+                Mbarrier b;
+                memcpy(&word, w->launch->window + f->id, 8);
+                mbarrier_read(word, &b);
+                one.missing = b.pending;
+                one.expected = b.count;
+                one.bytes = (int32_t)b.tx;
+            }
             if (r->waiting_count < r->waiting_capacity) r->waiting[r->waiting_count] = one;
             r->waiting_count++;
         }
     }
 }
 
-static int run_cluster(Request *r, Warp **warps, uint32_t count, uint64_t *state) {
-    Launch *launch = r->launch;
-    for (;;) {
-        int alive = 0, progress = 0;
-        if (r->shuffled)
-            for (uint32_t i = count - 1; i > 0; i--) {
-                uint32_t j = (uint32_t)(random_next(state) % (i + 1));
-                Warp *t = warps[i];
-                warps[i] = warps[j];
-                warps[j] = t;
-            }
-        for (uint32_t i = 0; i < count; i++) {
-            Warp *w = warps[i];
-            if (!w->live) continue;
-            alive = 1;
-            if (!can_run(w)) continue;
-            progress = 1;
-            if (run_warp(w, r->shuffled ? 1 + random_next(state) % 1000 : 100000) == FAULT) return FAULT;
+static void shuffle(Warp **warps, uint32_t count, uint64_t *state) {
+    for (uint32_t i = count - 1; i > 0; i--) {
+        uint32_t j = (uint32_t)(random_next(state) % (i + 1));
+        Warp *t = warps[i];
+        warps[i] = warps[j];
+        warps[j] = t;
+    }
+}
+
+/* Every wait for an mbarrier ends without it. Returns whether there was one. */
+static int expire(Running *c, uint32_t count) {
+    int any = 0;
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t k = 0; k < c->warps[i]->fragments; k++) {
+            Fragment *f = &c->warps[i]->fragment[k];
+            if (f->wait != WAIT_MBARRIER) continue;
+            c->warps[i]->expired |= f->mask;
+            wake(c->warps[i], f);
+            any = 1;
         }
-        if (!alive) return NEXT;
-        if (!progress) {
-            launch->fault.kind = FAULT_DEADLOCK;
-            report_waiting(r, warps, count);
-            return FAULT;
+    return any;
+}
+
+/* Lets every warp of a cluster run once. */
+static int run_round(Request *r, Running *c, uint32_t count, uint64_t *state) {
+    Launch *g = r->launch;
+    int alive = 0, ran = 0, spin = 1, landed = 0;
+    uint64_t quantum = c->spinning ? SPIN_QUANTUM : QUANTUM, before = g->events;
+    if (r->shuffled) shuffle(c->warps, count, state);
+    for (uint32_t i = 0; i < count; i++) {
+        Warp *w = c->warps[i];
+        int used = 0;
+        if (!w->live) continue;
+        alive = 1;
+        if (!can_run(w)) continue;
+        ran = 1;
+        if (run_warp(w, r->shuffled ? 1 + random_next(state) % 1000 : quantum, &used) == FAULT) return FAULT;
+        spin &= used;
+    }
+    if (!alive) return queue_finish(g) == FAULT ? FAULT : DONE;
+    if (g->events != before) {
+        c->expiries = c->spinning = 0;
+        return MOVING;
+    }
+    if (ran && !spin) return MOVING;
+    if (queue_force(g, &landed) == FAULT) return FAULT;
+    if (landed) return MOVING;
+    c->spinning = (uint32_t)ran;
+    if ((ran || c->expiries < EXPIRIES) && expire(c, count)) {
+        c->expiries++;
+        return ran ? SPINNING : MOVING;
+    }
+    return ran ? SPINNING : STUCK;
+}
+
+/* Makes a cluster the one that handlers see, and keeps what they changed. */
+static void enter(Launch *g, Running *c) {
+    g->window = c->window;
+    g->ctas = c->ctas;
+    g->cluster_phase = c->phase;
+    g->queue = &c->queue;
+}
+
+static void release(Request *r, Running *c) {
+    if (!c) return;
+    for (uint32_t i = 0; i < c->queue.count; i++)
+        if (!c->queue.copy[i].landed) {
+            free(c->queue.copy[i].staged);
+            free(c->queue.copy[i].tensor);
+        }
+    if (c->window) munmap(c->window, (size_t)r->launch->cluster_size * SHARED_SLICE);
+    free(c->queue.copy);
+    free(c->locals);
+    free(c->files);
+    free(c->arrived);
+    free(c->warps);
+    free(c->all);
+    free(c->ctas);
+    free(c);
+}
+
+/* Memory for a cluster, or 0. */
+static Running *reserve(Request *r) {
+    Launch *g = r->launch;
+    uint32_t n = g->cluster_size, per = (g->block[0] * g->block[1] * g->block[2] + 31) / 32;
+    size_t regs = ((size_t)r->regs_size + 63) / 64 * 64 + 64, local = (size_t)g->local_size * 32;
+    Running *c = calloc(1, sizeof *c);
+    if (!c) return 0;
+    c->ctas = calloc(n, sizeof *c->ctas);
+    c->all = calloc((size_t)n * per, sizeof *c->all);
+    c->warps = calloc((size_t)n * per, sizeof *c->warps);
+    c->arrived = calloc((size_t)n * per * BARRIERS, sizeof *c->arrived);
+    c->files = aligned_alloc(64, regs * n * per);
+    c->locals = calloc(local * n * per + 1, 1);
+    c->window = mmap(0, (size_t)n * SHARED_SLICE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (c->window == MAP_FAILED) c->window = 0;
+    if (!c->ctas || !c->all || !c->warps || !c->arrived || !c->files || !c->locals || !c->window) {
+        release(r, c);
+        return 0;
+    }
+    memset(c->files, 0xff, regs * n * per);
+    for (uint32_t i = 0; i < n; i++) {
+        c->ctas[i].rank = i;
+        c->ctas[i].warps = per;
+        c->ctas[i].warp = c->all + (size_t)i * per;
+        for (uint32_t b = 0; b < BARRIERS; b++) c->ctas[i].barrier[b].arrived = c->arrived + ((size_t)i * BARRIERS + b) * per;
+        for (uint32_t k = 0; k < per; k++) {
+            Warp *w = &c->ctas[i].warp[k];
+            w->cta = &c->ctas[i];
+            w->launch = g;
+            w->id = k;
+            w->regs = c->files + regs * (i * per + k);
+            w->local = c->locals + local * (i * per + k);
+        }
+    }
+    return c;
+}
+
+/* Starts the cluster of that number in the grid. */
+static void start(Request *r, Running *c, uint64_t number) {
+    Launch *g = r->launch;
+    uint32_t n = g->cluster_size, across = g->grid[0] / g->cluster[0], down = g->grid[1] / g->cluster[1];
+    c->phase = c->expiries = c->spinning = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        Cta *a = &c->ctas[i];
+        a->index[0] = (uint32_t)(number % across) * g->cluster[0] + i % g->cluster[0];
+        a->index[1] = (uint32_t)(number / across % down) * g->cluster[1] + i / g->cluster[0] % g->cluster[1];
+        a->index[2] = (uint32_t)(number / across / down) * g->cluster[2] + i / g->cluster[0] / g->cluster[1];
+        a->linear = (a->index[2] * g->grid[1] + a->index[1]) * g->grid[0] + a->index[0];
+        memset(c->window + (size_t)i * SHARED_SLICE + SHARED_RESERVED, 0xff, g->shared_size);
+        for (uint32_t b = 0; b < BARRIERS; b++) {
+            a->barrier[b].threads = a->barrier[b].trues = a->barrier[b].falses = 0;
+            memset(a->barrier[b].arrived, 0, a->warps * sizeof(uint32_t));
+        }
+        for (uint32_t k = 0; k < a->warps; k++) {
+            start_warp(&a->warp[k], r);
+            c->warps[i * a->warps + k] = &a->warp[k];
         }
     }
 }
 
-static int run_grid(Request *r, Cta *ctas, Warp *all, Warp **warps) {
+/* Runs all clusters: one at a time, or, once warps spin, more and more of them in turns. Returns FAULT, -1 or NEXT. */
+static int run_grid(Request *r) {
     Launch *g = r->launch;
-    uint32_t n = g->cluster_size, per = ctas[0].warps;
-    uint64_t state = r->seed;
-    for (uint32_t z = 0; z < g->grid[2]; z += g->cluster[2])
-        for (uint32_t y = 0; y < g->grid[1]; y += g->cluster[1])
-            for (uint32_t x = 0; x < g->grid[0]; x += g->cluster[0]) {
-                g->cluster_phase = 0;
-                for (uint32_t i = 0; i < n; i++) {
-                    Cta *c = &ctas[i];
-                    c->index[0] = x + i % g->cluster[0];
-                    c->index[1] = y + i / g->cluster[0] % g->cluster[1];
-                    c->index[2] = z + i / g->cluster[0] / g->cluster[1];
-                    c->linear = (c->index[2] * g->grid[1] + c->index[1]) * g->grid[0] + c->index[0];
-                    memset(g->window + (size_t)i * SHARED_SLICE + SHARED_RESERVED, 0xff, g->shared_size);
-                    for (uint32_t b = 0; b < BARRIERS; b++) {
-                        c->barrier[b].threads = 0;
-                        memset(c->barrier[b].arrived, 0, per * sizeof(uint32_t));
-                    }
-                    for (uint32_t k = 0; k < per; k++) start_warp(&c->warp[k], r);
-                }
-                for (uint32_t i = 0; i < n * per; i++) warps[i] = &all[i];
-                if (run_cluster(r, warps, n * per, &state) == FAULT) return FAULT;
+    uint64_t total = (uint64_t)(g->grid[0] / g->cluster[0]) * (g->grid[1] / g->cluster[1]) * (g->grid[2] / g->cluster[2]);
+    uint64_t next = 0, resident = 0, wanted = 1, state = r->seed;
+    uint32_t count = g->cluster_size * ((g->block[0] * g->block[1] * g->block[2] + 31) / 32);
+    Running *active = 0, **last = &active, *idle = 0;
+    int result = NEXT;
+    while (result == NEXT && (next < total || active)) {
+        for (; resident < wanted && next < total; resident++) {
+            Running *c = idle ? idle : reserve(r);
+            if (!c) {
+                result = -1;
+                goto done;
             }
-    return NEXT;
+            if (idle) idle = idle->next;
+            start(r, c, next++);
+            c->next = 0;
+            *last = c;
+            last = &c->next;
+        }
+        uint64_t spinning = 0;
+        for (Running **at = &active; *at;) {
+            Running *c = *at;
+            enter(g, c);
+            int round = run_round(r, c, count, &state);
+            c->phase = g->cluster_phase;
+            if (round == FAULT) {
+                result = FAULT;
+                goto done;
+            }
+            if (round == STUCK) {
+                g->fault.kind = FAULT_DEADLOCK;
+                report_waiting(r, c->warps, count);
+                result = FAULT;
+                goto done;
+            }
+            spinning += round == SPINNING;
+            if (round == DONE) {
+                *at = c->next;
+                c->next = idle;
+                idle = c;
+                resident--;
+            } else at = &c->next;
+        }
+        for (last = &active; *last;) last = &(*last)->next;
+        if (spinning && spinning == resident && r->may_spin) wanted = resident * 2;
+    }
+done:
+    while (active || idle) {
+        Running *c = active ? active : idle;
+        *(active ? &active : &idle) = c->next;
+        release(r, c);
+    }
+    return result;
 }
 
 /* The handler of instructions without effect on values. */
@@ -242,46 +422,10 @@ int equiv_nothing(Warp *w, const Op *o, uint32_t m) {
 
 /* Runs the launch that `r` describes. Returns 0, 1 after a fault (described in r->launch->fault), or -1 without memory. */
 int equiv_launch(Request *r) {
-    Launch *g = r->launch;
-    uint32_t n = g->cluster_size, threads = g->block[0] * g->block[1] * g->block[2], per = (threads + 31) / 32;
-    size_t regs = ((size_t)r->regs_size + 63) / 64 * 64 + 64, local = (size_t)g->local_size * 32, window = (size_t)n * SHARED_SLICE;
-    int result = -1;
     fenv_t environment;
-    Cta *ctas = calloc(n, sizeof *ctas);
-    Warp *all = calloc((size_t)n * per, sizeof *all), **warps = calloc((size_t)n * per, sizeof *warps);
-    uint32_t *arrived = calloc((size_t)n * per * BARRIERS, sizeof *arrived);
-    uint8_t *files = aligned_alloc(64, regs * n * per), *locals = calloc(local * n * per + 1, 1);
-    g->window = mmap(0, window, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (g->window == MAP_FAILED) g->window = 0;
-    if (!ctas || !all || !warps || !arrived || !files || !locals || !g->window) goto done;
-    memset(files, 0xff, regs * n * per);
-    for (uint32_t i = 0; i < n; i++) {
-        ctas[i].rank = i;
-        ctas[i].warps = per;
-        ctas[i].warp = all + (size_t)i * per;
-        for (uint32_t b = 0; b < BARRIERS; b++) ctas[i].barrier[b].arrived = arrived + ((size_t)i * BARRIERS + b) * per;
-        for (uint32_t k = 0; k < per; k++) {
-            Warp *w = &ctas[i].warp[k];
-            w->cta = &ctas[i];
-            w->launch = g;
-            w->id = k;
-            w->regs = files + regs * (i * per + k);
-            w->local = locals + local * (i * per + k);
-        }
-    }
-    g->ctas = ctas;
     fegetenv(&environment); /* the caller may have set rounding or flushing modes; the handlers need the default ones */
     fesetenv(FE_DFL_ENV);
-    result = run_grid(r, ctas, all, warps);
+    int result = run_grid(r);
     fesetenv(&environment);
-    result = result == FAULT;
-done:
-    if (g->window) munmap(g->window, window);
-    free(locals);
-    free(files);
-    free(arrived);
-    free(warps);
-    free(all);
-    free(ctas);
-    return result;
+    return result == FAULT ? 1 : result;
 }

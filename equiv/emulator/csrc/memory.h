@@ -111,24 +111,4 @@ COLD int generic_check(Warp *w, const Op *o, uint32_t m, Addresses *a, uint32_t 
     return NEXT;
 }
 
-/* cp.async: `size` bytes a lane from global to shared memory, the first count[l] of them read, the rest zero. */
-static inline int copy_async(Warp *w, const Op *o, uint32_t m, Addresses *to, const Addresses *from, uint64_t size,
-                             const uint64_t *count) {
-    if (size != 4 && size != 8 && size != 16) return fault(w, o, FAULT_VALUE, 0, size, 0, 0);
-    if (shared_check(w, o, m, to, (uint32_t)size, (uint32_t)size, 0)) return FAULT;
-    LANES(l) {
-        if (!HAS(l)) continue;
-        uint64_t n = count[l] < size ? count[l] : size, address = from->at[l];
-        uint8_t bytes[16] = {0};
-        if (n) {
-            if (address & (size - 1)) return fault(w, o, FAULT_MISALIGNED, (uint32_t)l, address, (uint32_t)size, 0);
-            const Region *r = &w->launch->regions[w->launch->hint[o - w->launch->code]];
-            if ((address < r->low || address + n > r->high) && check_span(w, o, (uint32_t)l, address, n, 0)) return FAULT;
-            memcpy(bytes, (const void *)address, n);
-        }
-        memcpy((void *)to->at[l], bytes, size);
-    }
-    return NEXT;
-}
-
 #endif

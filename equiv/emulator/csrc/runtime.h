@@ -23,10 +23,11 @@ typedef struct Launch Launch;
 typedef int Handler(Warp *, const Op *, uint32_t);
 
 typedef enum { NEXT = 0, JUMP, FAULT } Outcome; /* JUMP: the fragment list or pc changed, look again */
-typedef enum { READY = 0, WAIT_BARRIER, WAIT_LANES, WAIT_WARP_SYNC, WAIT_CLUSTER } Wait;
+typedef enum { READY = 0, WAIT_BARRIER, WAIT_LANES, WAIT_WARP_SYNC, WAIT_CLUSTER, WAIT_MBARRIER } Wait;
 typedef enum {
     FAULT_NONE = 0, FAULT_OUT_OF_BOUNDS, FAULT_MISALIGNED, FAULT_READ_ONLY, FAULT_SHARED_BOUNDS, FAULT_LOCAL_BOUNDS,
-    FAULT_PARAM_BOUNDS, FAULT_TRAP, FAULT_BARRIER, FAULT_BUDGET, FAULT_DEADLOCK, FAULT_VALUE
+    FAULT_PARAM_BOUNDS, FAULT_TRAP, FAULT_BARRIER, FAULT_BUDGET, FAULT_DEADLOCK, FAULT_VALUE, FAULT_MATRIX,
+    FAULT_MBARRIER, FAULT_COPY
 } FaultKind;
 
 struct Op {
@@ -44,11 +45,13 @@ typedef struct {
     uint32_t cta, warp, mask, detail;
 } Fault;
 
-/* One parked or ready group of lanes. id: barrier number; need: threads, lanes or phase. */
-typedef struct { uint32_t pc, mask, wait, id, need; } Fragment;
+/* One parked or ready group of lanes. id: barrier number, or shared address of an mbarrier; need: threads, lanes, phase or
+ * parity; result: where in the register file a barrier's reduction goes, and which of its forms (bar.red). */
+typedef struct { uint32_t pc, mask, wait, id, need, result, form; } Fragment;
 
-/* One CTA barrier. arrived: lanes per warp; threads: how many it takes, 0 while nobody has arrived. */
-typedef struct { uint32_t threads; uint32_t *arrived; } Barrier;
+/* One CTA barrier. arrived: lanes per warp; threads: how many it takes, 0 while nobody has arrived; trues, falses: lanes by
+ * their predicate in bar.red. */
+typedef struct { uint32_t threads, trues, falses; uint32_t *arrived; } Barrier;
 
 #define BARRIERS 16
 
@@ -62,6 +65,8 @@ struct Warp {
     uint32_t id, carry;
     uint32_t cluster_phase[32]; /* per lane: cluster barrier phases it has arrived at */
     uint8_t *local;
+    uint32_t expired; /* lanes whose wait for an mbarrier ends without it */
+    uint32_t copy_group[32], bulk_group[32]; /* per lane: groups of cp.async and of bulk copies it has committed */
 };
 
 struct Cta {
@@ -83,6 +88,11 @@ struct Launch {
     uint32_t cluster_phase; /* completed phases of the cluster barrier */
     uint64_t instructions, lane_instructions, budget;
     Fault fault;
+    uint32_t late;            /* asynchronous copies land when they are waited for, not at once */
+    uint32_t reserved;
+    uint64_t order_dependent; /* float additions to memory, whose order the hardware leaves open, by lanes */
+    uint64_t events;          /* grows whenever something happens that a waiting warp may wait for */
+    struct Queue *queue;      /* copies of the running cluster that have not landed (async.h) */
 };
 
 #define REG(type, k) ((type *)(w->regs + o->arg[k]))
@@ -106,7 +116,7 @@ COLD int fault(Warp *w, const Op *o, uint32_t kind, uint32_t lane, uint64_t addr
 }
 
 static inline void add_fragment(Warp *w, uint32_t mask, uint32_t pc, uint32_t wait, uint32_t id, uint32_t need) {
-    Fragment f = {pc, mask, wait, id, need};
+    Fragment f = {pc, mask, wait, id, need, NEVER, 0};
     w->fragment[w->fragments++] = f;
     if (wait == READY && pc < w->next) w->next = pc;
 }

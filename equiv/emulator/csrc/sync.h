@@ -20,19 +20,38 @@ static inline int barrier_complete(const Cta *c, const Barrier *b) {
     return b->threads == c->warps * 32 ? (int)all : count >= b->threads;
 }
 
+/* What a reduction over a barrier's threads gives: the forms of bar.red. */
+typedef enum { BARRIER_POPC, BARRIER_AND, BARRIER_OR, BARRIER_PLAIN } BarrierForm;
+
+/* Gives lanes of `m` the result of a barrier's reduction: a register of 32 bits, or a predicate. */
+static inline void barrier_result(Warp *w, uint32_t m, uint32_t result, uint32_t form, const Barrier *b) {
+    if (form == BARRIER_PLAIN || result == NEVER) return;
+    uint32_t *at = (uint32_t *)(w->regs + result);
+    if (form == BARRIER_POPC) {
+        LANES(l) if (HAS(l)) at[l] = b->trues;
+        return;
+    }
+    *at = (*at & ~m) | ((form == BARRIER_AND ? !b->falses : b->trues != 0) ? m : 0);
+}
+
 COLD void barrier_release(Cta *c, uint32_t id) {
     Barrier *b = &c->barrier[id];
-    b->threads = 0;
+    Barrier done = *b;
+    b->threads = b->trues = b->falses = 0;
+    c->warp->launch->events++;
     memset(b->arrived, 0, c->warps * sizeof *b->arrived);
     for (uint32_t i = 0; i < c->warps; i++)
         for (uint32_t k = 0; k < c->warp[i].fragments; k++) {
             Fragment *f = &c->warp[i].fragment[k];
-            if (f->wait == WAIT_BARRIER && f->id == id) wake(&c->warp[i], f);
+            if (f->wait != WAIT_BARRIER || f->id != id) continue;
+            barrier_result(&c->warp[i], f->mask, f->result, f->form, &done);
+            wake(&c->warp[i], f);
         }
 }
 
-/* threads: a multiple of 32, or 0 for the whole CTA. */
-COLD int barrier_arrive(Warp *w, const Op *o, uint32_t m, uint32_t id, uint32_t threads, int waits) {
+/* threads: a multiple of 32, or 0 for the whole CTA. form, result, predicate: of bar.red, else BARRIER_PLAIN, NEVER, 0. */
+COLD int barrier_reduce(Warp *w, const Op *o, uint32_t m, uint32_t id, uint32_t threads, int waits, uint32_t form,
+                        uint32_t result, uint32_t predicate) {
     Cta *c = w->cta;
     if (!threads) threads = c->warps * 32;
     if (id >= BARRIERS) return fault(w, o, FAULT_BARRIER, 0, id, threads, 0);
@@ -41,11 +60,23 @@ COLD int barrier_arrive(Warp *w, const Op *o, uint32_t m, uint32_t id, uint32_t 
     if (b->threads && b->threads != threads) return fault(w, o, FAULT_BARRIER, 0, id, threads, 2);
     b->threads = threads;
     b->arrived[w - c->warp] |= m;
+    b->trues += (uint32_t)__builtin_popcount(m & predicate);
+    b->falses += (uint32_t)__builtin_popcount(m & ~predicate);
+    w->launch->events++;
     if (barrier_complete(c, b)) {
+        barrier_result(w, m, result, form, b);
         barrier_release(c, id);
         return NEXT;
     }
-    return waits ? park(w, o, m, (uint32_t)(o - w->launch->code) + 1, WAIT_BARRIER, id, threads) : NEXT;
+    if (!waits) return NEXT;
+    park(w, o, m, (uint32_t)(o - w->launch->code) + 1, WAIT_BARRIER, id, threads);
+    w->fragment[w->fragments - 1].result = result;
+    w->fragment[w->fragments - 1].form = form;
+    return JUMP;
+}
+
+static inline int barrier_arrive(Warp *w, const Op *o, uint32_t m, uint32_t id, uint32_t threads, int waits) {
+    return barrier_reduce(w, o, m, id, threads, waits, BARRIER_PLAIN, NEVER, 0);
 }
 
 /* bar.warp.sync: the lanes of `need` that have not exited, wherever in the program they wait for each other. */
@@ -71,6 +102,7 @@ static inline void cluster_check(Launch *launch) {
             if (behind & w->live) return;
         }
     launch->cluster_phase = phase + 1;
+    launch->events++;
 }
 
 COLD int cluster_arrive(Warp *w, const Op *o, uint32_t m) {
@@ -79,6 +111,7 @@ COLD int cluster_arrive(Warp *w, const Op *o, uint32_t m) {
         if (w->cluster_phase[l] > w->launch->cluster_phase) return fault(w, o, FAULT_BARRIER, (uint32_t)l, 0, 0, 3);
         w->cluster_phase[l]++;
     }
+    w->launch->events++;
     cluster_check(w->launch);
     return NEXT;
 }
@@ -93,6 +126,7 @@ COLD int cluster_wait(Warp *w, const Op *o, uint32_t m) {
 /* Exited lanes are waited for by nobody: look at every wait that they may have held up. */
 COLD int exit_lanes(Warp *w, const Op *o, uint32_t m) {
     Cta *c = w->cta;
+    w->launch->events++;
     w->live &= ~m;
     w->active &= ~m;
     w->pc = (uint32_t)(o - w->launch->code) + 1;

@@ -1,6 +1,6 @@
 """The instruction table: every PTX instruction the emulator knows, by subject. See `table` for the form of an entry."""
 
-from equiv.emulator.isa import control, convert, floating, integer, memory, warp
+from equiv.emulator.isa import control, convert, copies, floating, integer, mbarrier, memory, warp
 from equiv.emulator.isa.table import Table
 
 TABLE = Table(
@@ -9,6 +9,8 @@ TABLE = Table(
         *floating.ENTRIES,
         *convert.ENTRIES,
         *memory.ENTRIES,
+        *mbarrier.ENTRIES,
+        *copies.ENTRIES,
         *warp.ENTRIES,
         *control.ENTRIES,
     )

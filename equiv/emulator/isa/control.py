@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from equiv.emulator.isa.table import Entry, Mods
 
 _FIRST = "[__builtin_ctz(m)]"
@@ -23,6 +25,26 @@ def _barrier(mods: Mods) -> str:
     return f"return barrier_arrive(w, o, m, (uint32_t)a_{_FIRST}, (uint32_t)b_{_FIRST}, {waits});"
 
 
+def _reduction(mods: Mods, *, threads: bool) -> str:
+    result = "NEVER" if mods["d@"] == "sink" else "(uint32_t)o->arg[0]"
+    count = f"(uint32_t)b_{_FIRST}" if threads else "0"
+    return (
+        f"return barrier_reduce(w, o, m, (uint32_t)a_{_FIRST}, {count}, 1, BARRIER_{mods['op'].upper()}, {result}, p_);"
+    )
+
+
+def _reductions() -> tuple[Entry, ...]:
+    entries = []
+    for base, tail in (("bar cta? red", ""), ("barrier cta? red", "aligned?")):
+        for operation, target, kind in (("popc", "d=u32", "u32"), ("and|or", "d=pred", "pred")):
+            for operands in ("a:b32", "a:b32 b:b32"):
+                pattern = f"{base} op={operation} {tail} type={kind}"
+                hints = ("cta", "aligned") if tail else ("cta",)
+                body = partial(_reduction, threads="b:" in operands)
+                entries.append(Entry(pattern, f"{target} {operands} p:pred", body, "warp", hints=hints))
+    return tuple(entries)
+
+
 ENTRIES = (
     Entry("bra uni?", "t:label", "return branch(w, o, m, (uint32_t)t);", "warp", hints=("uni",), flow="jump"),
     Entry("brx idx uni?", "a:u32 t:table", _INDEXED.replace("TABLE", "1"), "warp", hints=("uni",), flow="jump"),
@@ -41,6 +63,7 @@ ENTRIES = (
     Entry("bar cta? what=arrive", "a:b32 b:b32", _barrier, "warp", hints=("cta",)),
     Entry("barrier cta? what=sync aligned?", "a:b32 b:b32?", _barrier, "warp", hints=("cta", "aligned")),
     Entry("barrier cta? what=arrive aligned?", "a:b32 b:b32", _barrier, "warp", hints=("cta", "aligned")),
+    *_reductions(),
     Entry("bar warp sync", "mask:b32", f"return warp_sync(w, o, m, (uint32_t)mask_{_FIRST});", "warp"),
     Entry(
         "barrier cluster arrive sem?=release|relaxed aligned?",

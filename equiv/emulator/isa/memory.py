@@ -1,6 +1,6 @@
-"""Loads, stores, atomics, asynchronous copies, address arithmetic, and the hints and fences without effect on values.
+"""Loads, stores, atomics, address arithmetic, and the hints and fences without effect on values.
 
-Copies and atomics happen at once, which is one legal order; so fences and waits have nothing to do.
+Loads, stores and atomics happen at once, which is one legal order; so fences have nothing to do.
 """
 
 from __future__ import annotations
@@ -115,28 +115,6 @@ def _with_result(result: str) -> Callable[[Mods], str]:
     return lambda mods: _atomic({**mods, "result": result})
 
 
-def _copy(part: str, _: Mods) -> str:
-    """cp.async: `e` bytes, of which the first `count[l]` are read and the rest are zero."""
-    count = "b_[l]" if part == "bytes" else "(b_ >> l & 1 ? 0 : e)" if part == "ignore" else "e"
-    return f"uint64_t count[32]; LANES(l) count[l] = {count};\nif (copy_async(w, o, m, &a, &s, e, count)) return FAULT;"
-
-
-def _copies() -> tuple[Entry, ...]:
-    entries = []
-    for operands, part in (("", ""), (" b:b32", "bytes"), (" b:pred", "ignore")):
-        for hint, policy in (("", ""), ("hint=L2::cache_hint", " -h:b64")):
-            entries.append(
-                Entry(
-                    f"cp async cop=ca|cg space=shared|shared::cta global {hint} {_PREFETCH}",
-                    f"[a]:shared [s]:global e:imm{operands}{policy}",
-                    partial(_copy, part),
-                    "warp",
-                    hints=("cop", "hint", "size"),
-                )
-            )
-    return tuple(entries)
-
-
 def _access(base: str, place: str, vectors: str, types: str, arch: int = 0) -> list[Entry]:
     """A load or store, with and without a cache policy; `place`: groups for state space and cache operator."""
     operands, body = (_LOAD, _load) if base == "ld" else (_STORE, _store)
@@ -223,10 +201,6 @@ ENTRIES = (
     *_access("st", "space=global", "vec=v8", "b32|u32|s32|f32", 100),
     *_access("st", "space=global", "vec=v4", _WIDE, 100),
     *_atomics(),
-    *_copies(),
-    Entry("cp async commit_group", "", kind="none"),
-    Entry("cp async wait_group", "i:imm", kind="none"),
-    Entry("cp async wait_all", "", kind="none"),
     Entry("cvta to space=global|const type=u64", "d=u64 a:u64", "d = a;"),
     Entry("cvta space=global|const type=u64", "d=u64 a:u64", "d = a;"),
     Entry("cvta space=param type=u64", "d=u64 a:u64", "d = a + (uint64_t)(uintptr_t)w->launch->params;"),

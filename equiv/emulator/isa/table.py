@@ -21,6 +21,7 @@ Operands, separated by blanks, in PTX order:
     p=pred, c:pred  predicates; `c:pred` takes `!c` too
     d=type*vec      a vector; its length is that of group `vec` (`v2` or `x2` -> 2, absent -> no vector) or a number
     [a]:space       an address; its state space is the name of a group, or a PTX space
+    [a,c]:space*n   an address followed by n coordinates (`2d`, a number, or a group): sources `c0`, `c1`, ... of type s32
     -h:b64          a source without effect on values (a cache policy): checked, not given to the handler
     i:imm           an integer constant, read in C as `i`
     t:label, t:table  a branch target, a `.branchtargets` list
@@ -91,7 +92,7 @@ class OperandSpec:
         kind: `out`, `in`, `ignored`, `address`, `imm`, `label` or `table`.
         type: PTX type, state space of an address, or the group that names it.
         length: name of the group that gives a vector's length, a number, or empty.
-        second: name of the predicate destination in `d|p`, or empty.
+        second: name of the predicate destination in `d|p`, stem of the coordinates of an address, or empty.
         reads: whether a destination is also a source.
     """
 
@@ -136,6 +137,7 @@ class Entry:
     last_arch: int = 999
     derived: Callable[[Mods], Mods] | None = None
     flow: str = ""
+    may_park: bool = False
     note: str = ""
 
     @cached_property
@@ -191,7 +193,9 @@ def _operand(word: str) -> OperandSpec:
     loose, word = word.endswith("~"), word.removesuffix("~")
     if word.startswith("["):
         name, _, space = word[1:].partition("]:")
-        return OperandSpec(name, "address", space, optional=optional)
+        space, _, length = space.partition("*")
+        name, _, second = name.partition(",")
+        return OperandSpec(name, "address", space, length, second, optional=optional)
     if word.startswith("-"):
         name, _, type_name = word[1:].partition(":")
         return OperandSpec(name, "ignored", type_name, optional=optional)

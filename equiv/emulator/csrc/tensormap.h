@@ -1,0 +1,88 @@
+/* TensorMap maps in the hardware's 128-byte layout, and how a box of a tensor lies in shared memory.
+ *
+ * The layout is the one that ptxas compiles tensormap.replace for sm_90a to (equiv.emulator.tensormap has it in words). */
+#ifndef EQUIV_TENSORMAP_H
+#define EQUIV_TENSORMAP_H
+
+#include "runtime.h"
+
+typedef enum {
+    ELEMENT_U8, ELEMENT_U16, ELEMENT_U32, ELEMENT_S32, ELEMENT_U64, ELEMENT_S64, ELEMENT_F16, ELEMENT_F32, ELEMENT_F32_FTZ,
+    ELEMENT_F64, ELEMENT_BF16, ELEMENT_TF32, ELEMENT_TF32_FTZ
+} Element;
+typedef enum { REDUCE_MOVE, REDUCE_ADD, REDUCE_MIN, REDUCE_MAX, REDUCE_INC, REDUCE_DEC, REDUCE_AND, REDUCE_OR, REDUCE_XOR } Reduction;
+
+#define MAX_ROW 4096
+
+static inline uint32_t element_bytes(uint32_t type) {
+    static const uint8_t bytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4};
+    return bytes[type];
+}
+
+/* dim: elements; stride: bytes; step: elements between those taken; extent: elements of a box in shared memory. */
+typedef struct {
+    uint64_t base;
+    uint32_t rank, type, bytes, interleave, swizzle, nan_fill;
+    uint64_t dim[5], stride[5];
+    uint32_t step[5], extent[5];
+} TensorMap;
+
+/* Why a tensor map cannot be used: 0 nothing, 1 its element type, 2 interleaved, 3 base or strides no multiples of 16,
+ * 4 a row of the box no multiple of 16 bytes, 5 rank is not that of the instruction, 6 a row longer than the swizzle. */
+static inline uint32_t map_decode(const uint8_t *map, uint32_t rank, TensorMap *t) {
+    uint32_t word[32];
+    memcpy(word, map, 128);
+    memset(t, 0, sizeof *t);
+    t->base = word[0] | (uint64_t)word[1] << 32;
+    t->rank = (word[2] >> 4 & 7) + 1;
+    t->type = word[2] >> 7 & 15;
+    t->interleave = word[2] >> 11 & 3;
+    t->swizzle = word[2] >> 13 & 3;
+    t->nan_fill = word[2] >> 15 & 1;
+    if (t->rank != rank) return 5;
+    if (t->type > ELEMENT_TF32_FTZ) return 1;
+    if (t->interleave) return 2;
+    t->bytes = element_bytes(t->type);
+    for (uint32_t d = 0; d < rank; d++) {
+        uint32_t box = (d ? word[14] >> 8 * (d - 1) : word[13] >> 24) & 0xff;
+        t->dim[d] = (uint64_t)word[8 + d] + 1;
+        t->step[d] = d ? (word[13] >> 3 * d & 7) + 1 : 1; /* of dimension 0 it counts only in interleaved layouts */
+        t->extent[d] = (box + t->step[d]) / t->step[d];
+        t->stride[d] = d ? ((uint64_t)word[2 + d] | (uint64_t)(word[7] >> 4 * (d - 1) & 15) << 32) << 4 : t->bytes;
+    }
+    if (t->base & 15) return 3;
+    if (t->extent[0] * t->bytes % 16) return 4;
+    if (t->swizzle && t->extent[0] * t->bytes > 16u << t->swizzle) return 6;
+    return 0;
+}
+
+static inline uint32_t map_box_bytes(const TensorMap *t) {
+    uint32_t n = t->bytes;
+    for (uint32_t d = 0; d < t->rank; d++) n *= t->extent[d];
+    return n;
+}
+
+/* Address bits 4 to 6 (5, 4) are changed by bits 7 to 9 (8, 7): the pattern is anchored in the address, not in the box. */
+static inline uint64_t map_swizzle(uint32_t swizzle, uint64_t address) {
+    uint64_t mask = (1u << swizzle) - 1;
+    return address ^ ((address >> 7 & mask) << 4);
+}
+
+/* Moves row `row` of a box between `bytes` and shared memory at `box` (`write`: to it), 16 bytes at a time. */
+static inline void map_row(const TensorMap *t, uint8_t *box, uint32_t row, uint32_t row_bytes, uint8_t *bytes, int write) {
+    for (uint32_t i = 0; i < row_bytes; i += 16) {
+        uint8_t *at = (uint8_t *)map_swizzle(t->swizzle, (uint64_t)(uintptr_t)box + (uint64_t)row * row_bytes + i);
+        if (write) memcpy(at, bytes + i, 16);
+        else memcpy(bytes + i, at, 16);
+    }
+}
+
+/* What elements outside the tensor are filled with. */
+static inline void map_fill(const TensorMap *t, uint8_t *bytes, uint32_t size) {
+    uint64_t nan = t->type == ELEMENT_F16 || t->type == ELEMENT_BF16 ? 0x7fff : t->type == ELEMENT_F64 ? 0x7fffffffffffffffull : 0x7fffffff;
+    memset(bytes, 0, size);
+    if (!t->nan_fill || t->type < ELEMENT_F16) return;
+    for (uint32_t i = 0; i < size; i += t->bytes) memcpy(bytes + i, &nan, t->bytes);
+}
+
+#endif
