@@ -227,12 +227,32 @@ def test_list_prints_axes_contracts_and_cases(capsys: pytest.CaptureFixture[str]
         "  axes",
         "    n = 8  [1..4096]  elements",
         f"    behaviour = good  [{', '.join(equiv_fake.BEHAVIOURS)}]  what the candidate does",
+        "  regimes",
+        "    x: random",
         "  outputs",
         "    y (f32): envelope: the last element may be one ulp up",
         "    pool (u8): bitwise: row 1 is set, the others stay",
         "  1 case(s): 1 in smoke, 1 in pr, 1 in nightly",
         "    fake::good  nothing wrong: IDENTICAL",
     ]
+
+
+def test_list_names_cases_only_of_what_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list", "--cases", str(CASES)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if "::" in line or "regimes" in line] == []
+    assert [line.partition(":")[0] for line in lines if line and line[0] != " "] == [
+        "fake",
+        "fake_reordered",
+        "fake_unknown",
+    ]
+    assert lines[lines.index("  outputs") - 1].startswith("    behaviour = good")
+    assert sum("case(s): " in line for line in lines) == 3
+    assert lines[-1] == "`equiv list PAIR` and `equiv list --suite S` name the cases"
+    assert cli.main(["list", "--cases", str(CASES), "--suite", "smoke"]) == 0
+    out = capsys.readouterr().out
+    assert "    fake::good  nothing wrong: IDENTICAL\n" in out
+    assert "name the cases" not in out
 
 
 def test_list_as_json_has_every_case_with_its_why_and_seed(capsys: pytest.CaptureFixture[str]) -> None:
