@@ -1,4 +1,4 @@
-"""The command `equiv`: `list`, `run`, `rounding`, `doctor`, `replay`.
+"""The command `equiv`: `list`, `run`, `rounding`, `order`, `doctor`, `replay`.
 
 Results go to stdout, progress and complaints to stderr. Exit codes of `run`: 0 every case that ran is good; 1
 MISMATCH, ERROR or NOT_RUN (WITHIN under --strict, UNSUPPORTED under --require); 2 a usage error, nothing was run; 3
@@ -92,6 +92,14 @@ def _parser() -> argparse.ArgumentParser:
     rounding = commands_.add_parser("rounding", help="where a pair rounds, and in which order each party adds")
     rounding.add_argument("pair", metavar="PAIR")
     rounding.set_defaults(command=commands.rounding)
+
+    order = commands_.add_parser("order", help="the orders in which a pair's parties add, traced from what they launch")
+    order.add_argument("selector", metavar="PAIR | PAIR::CASE", help="of a pair its smallest case is traced")
+    order.add_argument(
+        "--device", action="append", default=[], metavar="D", help="emulated:sm_90a, emulated:sm_100a (default: both)"
+    )
+    order.add_argument("--cases", type=Path, metavar="DIR", help="folder of case files")
+    order.set_defaults(command=commands.order)
 
     doctor = commands_.add_parser("doctor", help="what works on this machine, and why the rest does not")
     doctor.set_defaults(command=commands.doctor)

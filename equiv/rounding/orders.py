@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 __all__ = ["Add", "Const", "Fma", "Leaf", "Mma", "Node", "Order", "Sum", "add", "butterfly", "chain", "children",
-           "entering", "leaves", "matrix_chain", "pairwise", "spans", "split_k"]  # fmt: skip
+           "entering", "first_difference", "leaves", "matrix_chain", "pairwise", "spans", "split_k"]  # fmt: skip
 
 U32 = npt.NDArray[np.uint32]
 
@@ -89,11 +89,7 @@ class Order:
         return order
 
     def _uses(self) -> list[tuple[int, ...]]:
-        sets: list[tuple[int, ...]] = []
-        for node in self.nodes:
-            below = [sets[i] for i in children(node)]
-            sets.append(tuple(sorted(sum(below, entering(node)))))
-        return [sets[root] for root in self.roots]
+        return [self.covers[root] for root in self.roots]
 
     @cached_property
     def levels(self) -> tuple[int, ...]:
@@ -116,13 +112,19 @@ class Order:
         return max(most[root] for root in self.roots)
 
     @cached_property
-    def digest(self) -> str:
-        """Equal for two orders that give the same bits for all inputs to all consumers, by structure."""
+    def keys(self) -> tuple[str, ...]:
+        """Of each node a hash of the tree below it: equal, also between orders, where the trees give the same bits."""
         keys: list[str] = []
         for node in self.nodes:
             own = [str(value) for value in node[1 : _OWN[node[0]]]]
             text = " ".join([str(node[0]), *own, *sorted(keys[i] for i in children(node))])
             keys.append(hashlib.sha256(text.encode()).hexdigest())
+        return tuple(keys)
+
+    @cached_property
+    def digest(self) -> str:
+        """Equal for two orders that give the same bits for all inputs to all consumers, by structure."""
+        keys = self.keys
         seen = [keys[self.roots[i]] for i in self.owner] or [keys[self.roots[0]]]
         return hashlib.sha256(" ".join([str(self.terms), *seen]).encode()).hexdigest()[:16]
 
@@ -225,18 +227,29 @@ class Order:
         nodes = tuple(tuple(tuple(x) if isinstance(x, list) else x for x in node) for node in data["nodes"])
         return cls(int(data["terms"]), nodes, tuple(data["roots"]), tuple(data["owner"]))
 
+    @cached_property
+    def covers(self) -> tuple[tuple[int, ...], ...]:
+        """Of each node the terms below it, ascending."""
+        found: list[tuple[int, ...]] = []
+        for node in self.nodes:
+            found.append(tuple(sorted(sum((found[i] for i in children(node)), entering(node)))))
+        return tuple(found)
+
+    def words(self, place: int) -> str:
+        """One node by the terms that it adds: `{0..3} + {4..7}`, `fma(x0, x16)`."""
+        node = self.nodes[place]
+        if not children(node):
+            return spans(self.covers[place])
+        text = " + ".join(spans(cover) for cover in sorted(self.covers[i] for i in children(node)))
+        return f"{node[0]}({spans(tuple(sorted(entering(node))))}, {text})" if entering(node) else text
+
     def __str__(self) -> str:
         """One line a level: how many additions, and the first of them by the terms they cover."""
-        cover: list[tuple[int, ...]] = []
         steps: dict[tuple[int, str], list[str]] = {}
-        for place, node in enumerate(self.nodes):
-            below = [cover[i] for i in children(node)]
-            cover.append(tuple(sorted(sum(below, entering(node)))))
-            if below:
-                text = " + ".join(map(spans, below))
-                if node[0] in {"fma", "mma"}:
-                    text = f"{node[0]}({spans(tuple(sorted(entering(node))))}, {text})"
-                steps.setdefault((self.levels[place], node[0]), []).append(text)
+        for place in sorted(range(len(self.nodes)), key=self.covers.__getitem__):
+            node = self.nodes[place]
+            if children(node):
+                steps.setdefault((self.levels[place], node[0]), []).append(self.words(place))
         lines = [f"{self.terms} terms, {max(self.levels)} levels, {len(self.roots)} root(s)"]
         for (level, kind), items in sorted(steps.items()):
             shown = ", ".join(items[:4]) + (", ..." if len(items) > 4 else "")
@@ -248,6 +261,27 @@ _OWN = {"leaf": 2, "const": 2, "add": 1, "fma": 2, "mma": 3, "sum": 1}
 """Where in a flat node, its kind first, its children begin."""
 _ARITY = {"leaf": 2, "const": 2, "add": 3, "fma": 3, "mma": 4, "sum": 2}
 """Length of a flat node, its kind included."""
+
+
+def first_difference(declared: Order, traced: Order) -> str:
+    """Where two orders part, in words: the lowest node of each that the other does not have; "" if they are equal."""
+    if declared.digest == traced.digest:
+        return ""
+    if declared.terms != traced.terms:
+        return f"declared for {declared.terms} terms, traced are {traced.terms}"
+    lonely = [_first_alone(one, set(other.keys)) for one, other in ((declared, traced), (traced, declared))]
+    if lonely == [None, None]:
+        return "the same nodes, but other results or other consumers of them"
+    said, found = (
+        "nothing else" if place is None else f"at level {order.levels[place]} {order.words(place)}"
+        for order, place in zip((declared, traced), lonely, strict=True)
+    )
+    return f"declared {said}; traced {found}"
+
+
+def _first_alone(order: Order, known: set[str]) -> int | None:
+    alone = [place for place, key in enumerate(order.keys) if key not in known]
+    return min(alone, key=lambda place: (order.levels[place], order.covers[place]), default=None)
 
 
 def children(node: Sequence[Any]) -> tuple[int, ...]:
