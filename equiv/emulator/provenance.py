@@ -131,7 +131,12 @@ def elements(node: Node) -> frozenset[tuple[str, int, int]]:
 
 def is_bf16(node: Node) -> bool:
     """Whether a 32-bit value is a bf16 widened: two zero bytes below two others."""
-    return node.op == "concat" and [one.size for one in node.args] == [2, 2] and node.args[0].op == "const" and not node.args[0].data
+    return (
+        node.op == "concat"
+        and [one.size for one in node.args] == [2, 2]
+        and node.args[0].op == "const"
+        and not node.args[0].data
+    )
 
 
 def describe(node: Node, depth: int) -> str:

@@ -151,7 +151,9 @@ class Finder:
             groups[group].append((root, {term.id: i for i, (_, term) in enumerate(ranked)}))
             facts[group] = (_form(ranked[0][1]), describe(ranked[0][1], 4))
         return [
-            Reduction(facts[key][0], key[1], tuple(root for root, _ in found), facts[key][1], self._order(key[1], found))
+            Reduction(
+                facts[key][0], key[1], tuple(root for root, _ in found), facts[key][1], self._order(key[1], found)
+            )
             for key, found in groups.items()
         ]
 

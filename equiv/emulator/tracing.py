@@ -55,7 +55,9 @@ class TracingDevice(EmulatedDevice):
         if found is None:
             image = shared_store().find(name)
             if image is None:
-                raise DeviceError(f"{kernel}: no PTX is known for the cubin {name}; compile it inside `device.active()`")
+                raise DeviceError(
+                    f"{kernel}: no PTX is known for the cubin {name}; compile it inside `device.active()`"
+                )
             module = ptx_parser.parse(image.ptx)
             contracted, _ = contraction.contract(module.kernels[kernel])
             program = reference.load(replace(module, kernels={kernel: contracted}), kernel, self.arch)

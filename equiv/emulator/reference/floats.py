@@ -100,7 +100,9 @@ def _half(operation: str, mods: Mods, *sources: Array) -> Array:
 def _to_odd(a: Array, b: Array, c: Array) -> Array:
     down, up = fp.fma(a, b, c, mode=Mode.RM), fp.fma(a, b, c, mode=Mode.RP)
     zero, nearest = fp.fma(a, b, c, mode=Mode.RZ), fp.fma(a, b, c)
-    inexact = (down != up) & ((zero & fp.MAGNITUDE) < fp.INF) & ((nearest & fp.MAGNITUDE | (down ^ up) & fp.MAGNITUDE) != 0)
+    inexact = (
+        (down != up) & ((zero & fp.MAGNITUDE) < fp.INF) & ((nearest & fp.MAGNITUDE | (down ^ up) & fp.MAGNITUDE) != 0)
+    )
     return np.where(inexact, zero | np.uint32(1), zero)
 
 
@@ -129,7 +131,9 @@ def _arithmetic(operation: str) -> Callable[[Mods], Vector]:
             bits = TYPE_BITS[mods["type"]] // 2
 
             def packed(*sources: Array) -> Array:
-                low, high = (one(operation, mods, *half) for half in zip(*(_parts(x, bits) for x in sources), strict=True))
+                low, high = (
+                    one(operation, mods, *half) for half in zip(*(_parts(x, bits) for x in sources), strict=True)
+                )
                 return low.astype(np.uint64) | high.astype(np.uint64) << np.uint64(bits)
 
             return packed
@@ -166,7 +170,14 @@ def _compare(mods: Mods) -> Callable[[Array, Array], Array]:
         if relation in {"num", "nan"}:
             return unordered if relation == "nan" else ~unordered
         u, v = (fp.floats(fp.flush(z) if ftz else z) for z in (x, y))
-        function = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}
+        function = {
+            "eq": np.equal,
+            "ne": np.not_equal,
+            "lt": np.less,
+            "le": np.less_equal,
+            "gt": np.greater,
+            "ge": np.greater_equal,
+        }
         with np.errstate(invalid="ignore"):
             result: Array = function[relation[:2]](u, v)
         return result | unordered if relation.endswith("u") else result & ~unordered
@@ -206,7 +217,12 @@ def _testp(mods: Mods) -> Vector:
 
 
 def _approximate(operation: str) -> Callable[[Mods], Vector]:
-    functions: dict[str, Vector] = {"rcp": special.rcp, "rsqrt": special.rsqrt, "sqrt": special.sqrt, "ex2": special.ex2}
+    functions: dict[str, Vector] = {
+        "rcp": special.rcp,
+        "rsqrt": special.rsqrt,
+        "sqrt": special.sqrt,
+        "ex2": special.ex2,
+    }
 
     def find(mods: Mods) -> Vector:
         if mods.get("rnd"):
@@ -334,7 +350,9 @@ def _from_tiny(mods: Mods) -> Vector:
 
 
 def _tf32(_: Mods) -> Vector:
-    return lambda a: np.where((_word(a) & fp.INF) == fp.INF, _word(a), _word(a) + np.uint32(0x1000) & np.uint32(0xFFFFE000))
+    return lambda a: np.where(
+        (_word(a) & fp.INF) == fp.INF, _word(a), _word(a) + np.uint32(0x1000) & np.uint32(0xFFFFE000)
+    )
 
 
 def _float_to_float(mods: Mods) -> Vector:
@@ -386,4 +404,6 @@ FLOATS: dict[str, Callable[[Mods], Vector]] = {
 def is_float(mods: Mods) -> bool:
     """Whether these spellings are a float instruction's: its type, or one end of its conversion, is a float format."""
     kinds = {mods.get("type", ""), mods.get("dtype", "") if "atype" in mods else "", mods.get("atype", "")}
-    return any(kind and not (kind[0] in "usb" and kind[1:].removesuffix("x2").isdigit()) for kind in kinds if kind != "pred")
+    return any(
+        kind and not (kind[0] in "usb" and kind[1:].removesuffix("x2").isdigit()) for kind in kinds if kind != "pred"
+    )

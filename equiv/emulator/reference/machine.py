@@ -77,8 +77,11 @@ class Cta:
 class Grid:
     """A launch while it runs: its shape, memory and the CTAs of the cluster at hand."""
 
-    def __init__(self, config: LaunchConfig, params: bytes, memory: GlobalMemory, shared: int, local: int) -> None:
+    def __init__(
+        self, config: LaunchConfig, arch: str, params: bytes, memory: GlobalMemory, shared: int, local: int
+    ) -> None:
         self.config = config
+        self.arch = arch
         self.params = bytearray(params)
         self.memory = memory
         self.shared_size = shared

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from equiv.emulator.reference.machine import Warp
+    from equiv.emulator.reference.matrix import Multiplication
     from equiv.emulator.reference.spaces import Place
     from equiv.emulator.reference.steps import Step, Values
 
@@ -49,6 +50,17 @@ class Observer(Protocol):
 
     def copied(self, warp: Warp, where: Place, source: int, count: int, size: int) -> None:
         """`size` bytes came from the global address `source`, those after `count` are zero."""
+
+    def assembled(
+        self, warp: Warp, operand: Operand, lane: int, pieces: Sequence[tuple[Place, int]], data: bytes
+    ) -> None:
+        """A register was read as two halves, low half first, each at a byte behind a place."""
+
+    def scattered(self, warp: Warp, operand: Operand, lane: int, at: int, where: Place, data: bytes) -> None:
+        """Bytes of a register, from byte `at` on, were written to memory."""
+
+    def multiplied(self, warp: Warp, one: Multiplication) -> None:
+        """A matrix instruction wrote its results."""
 
 
 def shuffle(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
@@ -208,7 +220,13 @@ def atomic(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None
     space, at = addresses(warp, step, "a")
     where = {lane: spaces.place(warp, space, lane, at[lane], size, size, write=True) for lane in lanes_of(mask)}
     flush = step.mods["space"] in {"global", ""}  # on shared memory subnormals are kept
-    float_sum = (lambda x, b: int(fp.add(np.uint32(x), np.uint32(b), ftz=flush))) if kind == "f32" else _half_sum(kind) if kind.endswith("x2") else None
+    float_sum = (
+        (lambda x, b: int(fp.add(np.uint32(x), np.uint32(b), ftz=flush)))
+        if kind == "f32"
+        else _half_sum(kind)
+        if kind.endswith("x2")
+        else None
+    )
     functions: dict[str, Callable[[int, int, int], int]] = {
         "add": lambda x, b, _: float_sum(x, b) if float_sum else x + b,
         "min": lambda x, b, _: min(x, b),
