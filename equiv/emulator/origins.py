@@ -1,8 +1,8 @@
 """The expression that a lane instruction makes of its sources' expressions.
 
-Float operations get one name each, however they are spelt: `add.rn.f32`, `add.f32` and one half of `add.f32x2` are `add.f32`,
-a bf16 operand of a mixed `add` is widened first, and operands of what commutes are sorted. Moves of whole bytes are no
-operation at all. Everything else is an opaque node with the opcode as its name.
+Float operations get one name each, however they are spelt: `add.rn.f32`, `add.f32` and one half of `add.f32x2` are
+`add.f32`, a bf16 operand of a mixed `add` is widened first, and operands of what commutes are sorted. Moves of whole
+bytes are no operation at all. Everything else is an opaque node with the opcode as its name.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Finds reductions in the origins of values: which terms a sum has, and in which order they were added.
 
-An expression is a sum where `add.f32`, `fma.f32` or a matrix instruction adds; its terms are what is below. A reduction is a
-largest sum whose terms are all of one kind: equal expressions but for the elements that they read. A sum of other kinds (a
-bias among the products, `var + eps`) is no reduction, and counts as one term of a sum that it enters. Zero constants, with
-which accumulators start, are no terms.
+An expression is a sum where `add.f32`, `fma.f32` or a matrix instruction adds; its terms are what is below. A reduction
+is a largest sum whose terms are all of one kind: equal expressions but for the elements that they read. A sum of more
+kinds (a bias among the products, `var + eps`) is no reduction, and counts as one term of a sum that it enters. Zero
+constants, with which accumulators start, are no terms.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Reduction:
 
     Attributes:
         form: `values`, `squares` or `products`.
-        terms: of each term the elements that tell it from the others, (buffer, byte offset, bytes) in ascending order; the
-            terms themselves are in ascending order of these.
+        terms: of each term the elements that tell it from the others, (buffer, byte offset, bytes), ascending; terms
+            are in ascending order of these.
         roots: the distinct results; more than one where lanes keep different ones.
         example: the first term, in words.
     """
@@ -110,7 +110,8 @@ class Finder:
 
     def leaves(self, root: Node) -> list[Node]:
         """The terms of a sum, one for each time it enters."""
-        found, todo = [], [root]
+        found: list[Node] = []
+        todo = [root]
         kind = self.of_terms(root)
         while todo:
             products, others = self.parts(todo.pop())
@@ -177,11 +178,7 @@ class Finder:
         return Order.of(len(terms), made, range(len(made)))
 
     def tree(self, root: Node, index: Mapping[int, int]) -> trees.Node:
-        """A sum as a tree.
-
-        Args:
-            index: id of each term's node -> its number.
-        """
+        """A sum as a tree; `index` gives for the id of each term's node its number."""
         kind = self.of_terms(root)
         made: dict[int, trees.Node] = {}
 

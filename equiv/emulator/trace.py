@@ -1,7 +1,7 @@
 """Follows every value of a launch: the portable engine runs it, and each register and byte gets its origin.
 
-Values, addresses and branches are the concrete ones; what a value was made of is an expression over the elements that the
-launch loaded (`equiv.emulator.provenance`). Predicates have no origin: a `selp` has that of the operand it chose.
+Values, addresses and branches are the concrete ones; what a value was made of is an expression over the elements that
+the launch loaded (`equiv.emulator.provenance`). Predicates have no origin: a `selp` has that of the operand it chose.
 """
 
 from __future__ import annotations
@@ -73,25 +73,28 @@ class Tracer:
             node = self.graph.node(origins.name(step), sorted(given, key=lambda one: one.id), None, size)
         self._set(warp, step.results[0], [node] * LANES, mask)
 
-    def loaded(self, warp: Warp, step: Step, lane: int, where: Place, size: int, data: bytes) -> None:
+    def loaded(self, warp: Warp, step: Step, lane: int, where: Place, data: bytes) -> None:
         """A register gets the origin of the bytes read."""
+        size = len(data) // len(step.results)
         for i, operand in enumerate(step.results):
             node = self._origin(warp, where, i * size, data[i * size : (i + 1) * size])
             if node is not None and operand.bits > 8 * size:
                 node = self.graph.resized(node, operand.bits // 8) if not operand.signed else None
             self._set_lane(warp, operand, lane, node)
 
-    def stored(self, warp: Warp, step: Step, lane: int, where: Place, size: int, data: bytes) -> None:
+    def stored(self, warp: Warp, step: Step, lane: int, where: Place, data: bytes) -> None:
         """Memory gets the origin of the registers written."""
         values = [one for one in step.sources if one.name.startswith("b")]
+        size = len(data) // len(values)
         for i, operand in enumerate(values):
             nodes = self._notes(warp, operand)
             node = None if nodes is None else nodes[lane]
             node = None if node is None else self.graph.resized(node, size)
             self._keep(warp, where, i * size, node, data[i * size : (i + 1) * size])
 
-    def updated(self, warp: Warp, step: Step, lane: int, where: Place, old: bytes, new: bytes) -> None:
+    def updated(self, warp: Warp, step: Step, lane: int, where: Place, change: tuple[bytes, bytes]) -> None:
         """An atomic's node is of its own kind: in which order atomics come is no property of the code."""
+        old, new = change
         before = self._origin(warp, where, 0, old) or self.graph.const(int.from_bytes(old, "little"), len(old))
         if step.results:
             self._set_lane(warp, step.results[0], lane, before)
@@ -126,7 +129,7 @@ class Tracer:
         known = any(one.op != "const" for one in parts)
         self._set_lane(warp, operand, lane, self.graph.concat(parts) if known else None)
 
-    def scattered(self, warp: Warp, operand: Operand, lane: int, at: int, where: Place, data: bytes) -> None:
+    def scattered(self, warp: Warp, operand: Operand, lane: int, where: Place, data: bytes, *, at: int) -> None:
         """Memory gets the origin of a part of a register."""
         notes = self._notes(warp, operand)
         whole = None if notes is None else notes[lane]
@@ -209,9 +212,12 @@ class Tracer:
         # A host may have written to global memory between two launches: then the byte is no longer what was noted.
         known = [one if one is not None and one[2] == byte else None for one, byte in zip(known, data, strict=True)]
         first = known[0]
-        if first is not None and first[1] == 0 and first[0].size == len(data):
-            if all(one is not None and one[0] is first[0] and one[1] == i for i, one in enumerate(known)):
-                return first[0]
+        if (
+            first is not None
+            and first[0].size == len(data)
+            and all(one is not None and one[0] is first[0] and one[1] == i for i, one in enumerate(known))
+        ):
+            return first[0]
         region = warp.grid.memory.find(where.at + at) if where.owner == "global" else None
         named = region is not None and not region.name.startswith(_ANONYMOUS)
         if not named and all(one is None for one in known):

@@ -70,13 +70,19 @@ def _one(operation: str, mods: Mods, *sources: Array) -> Array:
         operands = (np.full_like(sources[0], _ONE), *sources) if operation == "rcp" else sources
         result = fp.sqrt(*operands, ftz=ftz) if operation == "sqrt" else fp.div(*operands, ftz=ftz)
     else:
-        function: Vector = {"add": fp.add, "sub": fp.sub, "mul": fp.mul, "fma": fp.fma, "mad": fp.fma}[operation]
-        result = function(*sources, mode=mode, ftz=ftz)
+        functions: dict[str, Vector] = {
+            "add": fp.add,
+            "sub": fp.sub,
+            "mul": fp.mul,
+            "fma": fp.fma,
+            "mad": fp.fma,
+        }
+        result = functions[operation](*sources, mode=mode, ftz=ftz)
     return _saturated(result) if mods.get("sat") else result
 
 
 def _half(operation: str, mods: Mods, *sources: Array) -> Array:
-    """One operation on halves, rounded once: toward zero into float32 with the lost rest in its last bit, then to the half."""
+    """One operation on halves, rounded once: to float32 toward zero, the lost rest in its last bit, then to half."""
     kind, flushed = mods["type"].removesuffix("x2"), bool(mods.get("ftz"))
 
     def flush(x: Array) -> Array:
@@ -87,7 +93,7 @@ def _half(operation: str, mods: Mods, *sources: Array) -> Array:
         result = _narrow(_extreme(operation, mods, *wide), kind)
     else:
         if operation == "mul":
-            wide.append(((wide[0] ^ wide[1]) & fp.SIGN))  # adding a zero of its sign changes nothing
+            wide.append((wide[0] ^ wide[1]) & fp.SIGN)  # adding a zero of its sign changes nothing
         elif operation != "fma":
             wide = [wide[0], np.full_like(wide[0], _ONE), fp.negate(wide[1]) if operation == "sub" else wide[1]]
         result = _narrow(_to_odd(*wide), kind)
@@ -126,7 +132,9 @@ def _arithmetic(operation: str) -> Callable[[Mods], Vector]:
     """f32, f32x2, halves and f32 with half operands: the same operation, part by part."""
 
     def find(mods: Mods) -> Vector:
-        one = _half if mods.get("type") in HALVES else _extreme if operation in _EXTREMES else _one
+        one: Vector = _extreme if operation in _EXTREMES else _one
+        if mods.get("type") in HALVES:
+            one = _half
         if mods.get("type", "").endswith("x2"):
             bits = TYPE_BITS[mods["type"]] // 2
 
@@ -154,7 +162,8 @@ def _sign(operation: str) -> Callable[[Mods], Vector]:
         def lanes(a: Array) -> Array:
             a = fp.flush(_word(a)) if mods.get("ftz") else a
             wide = np.asarray(a).astype(np.uint64)
-            return wide ^ np.uint64(sign) if operation == "neg" else wide & np.uint64(~sign & (1 << bits) - 1)
+            kept = wide & np.uint64(~sign & (1 << bits) - 1)
+            return np.asarray(wide ^ np.uint64(sign) if operation == "neg" else kept)
 
         return lanes
 
@@ -186,7 +195,8 @@ def _compare(mods: Mods) -> Callable[[Array, Array], Array]:
 
 
 def _setp(mods: Mods) -> Vector:
-    compare, combine = _compare(mods), np.frompyfunc(combined(mods), 2, 1)
+    compare = _compare(mods)
+    combine: Vector = np.frompyfunc(combined(mods), 2, 1)
 
     def lanes(a: Array, b: Array, c: Array | int = 0) -> tuple[Array, Array]:
         result = compare(a, b)
@@ -196,7 +206,8 @@ def _setp(mods: Mods) -> Vector:
 
 
 def _set(mods: Mods) -> Vector:
-    compare, combine = _compare(mods), np.frompyfunc(combined(mods), 2, 1)
+    compare = _compare(mods)
+    combine: Vector = np.frompyfunc(combined(mods), 2, 1)
     one = 0x3F800000 if mods["dtype"] == "f32" else 0xFFFF_FFFF
     return lambda a, b, c=0: combine(compare(a, b), c) * one
 
@@ -204,14 +215,15 @@ def _set(mods: Mods) -> Vector:
 def _testp(mods: Mods) -> Vector:
     def lanes(a: Array) -> Array:
         x = _word(a) & fp.MAGNITUDE
-        return {
+        found: dict[str, Array] = {
             "finite": x < fp.INF,
             "infinite": x == fp.INF,
             "number": x <= fp.INF,
             "notanumber": x > fp.INF,
             "normal": (x < fp.INF) & (x >= 0x800000),
             "subnormal": (x < 0x800000) & (x != 0),
-        }[mods["what"]]
+        }
+        return found[mods["what"]]
 
     return lanes
 
@@ -274,7 +286,7 @@ def _from_integer(mods: Mods) -> Vector:
     lanes = np.frompyfunc(one, 1, 1)
 
     def converted(a: Array) -> Array:
-        bits = _word(lanes(a))
+        bits = _word(np.asarray(lanes(a)))
         return _saturated(bits) if mods.get("sat") else bits
 
     return converted

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from equiv.emulator.reference import spaces
 from equiv.emulator.reference.machine import FULL, LANES
+from equiv.emulator.reference.steps import Step
 from equiv.emulator.reference.warps import addresses
 from equiv.errors import UnknownInstructionError
 from equiv.rounding import matrix
@@ -23,11 +24,15 @@ if TYPE_CHECKING:
 
     from equiv.emulator.reference.machine import Warp
     from equiv.emulator.reference.spaces import Place
-    from equiv.emulator.reference.steps import Operand, Step
+    from equiv.emulator.reference.steps import Operand
     from equiv.emulator.reference.warps import Observer
 
 ROW_BYTES = 16
+Places = tuple[tuple[int, int, int], ...]
+"""(register, lane, bit) of each element."""
 _SHAPE = re.compile(r"mma\.sync\.aligned\.m(16)n(8)k(\d+)\.row\.col(?:\.kind::\w+)?\.(\w+)\.(\w+)\.(\w+)\.(\w+)")
+
+_MOVE = re.compile(r"(ld|st)matrix\.sync\.aligned\.m8n8\.x[124](\.trans)?\.shared(::cta)?\.b16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,7 @@ class Fragment:
     """
 
     operands: tuple[Operand, ...]
-    places: tuple[tuple[int, int, int], ...]
+    places: Places
     width: int
     bits: npt.NDArray[Any]
 
@@ -52,7 +57,7 @@ class Multiplication:
     """D = A B + C of one `mma`: the fragments as they were read, and where D's elements go.
 
     Attributes:
-        variant: the instruction and the architecture, as `equiv.rounding.matrix.variant` takes them, with a blank between.
+        variant: the instruction and the architecture as `equiv.rounding.matrix.variant` takes them, a blank between.
     """
 
     a: Fragment
@@ -62,13 +67,11 @@ class Multiplication:
     variant: str
 
 
-def _places(
-    rows: int, columns: int, at: Callable[[int, int], tuple[int, int, int]]
-) -> tuple[tuple[int, int, int], ...]:
+def _places(rows: int, columns: int, at: Callable[[int, int], tuple[int, int, int]]) -> Places:
     return tuple(at(row, column) for row in range(rows) for column in range(columns))
 
 
-def a_places(k: int, width: int) -> tuple[tuple[int, int, int], ...]:
+def a_places(k: int, width: int) -> Places:
     """Of each element of A `[16, k]` the register, lane and bit that hold it; registers hold 32 bits."""
     each = 32 // width
 
@@ -79,7 +82,7 @@ def a_places(k: int, width: int) -> tuple[tuple[int, int, int], ...]:
     return _places(16, k, at)
 
 
-def b_places(k: int, width: int) -> tuple[tuple[int, int, int], ...]:
+def b_places(k: int, width: int) -> Places:
     """The same of B `[k, 8]`."""
     each = 32 // width
 
@@ -90,7 +93,7 @@ def b_places(k: int, width: int) -> tuple[tuple[int, int, int], ...]:
     return _places(k, 8, at)
 
 
-def c_places(width: int) -> tuple[tuple[int, int, int], ...]:
+def c_places(width: int) -> Places:
     """The same of C and D `[16, 8]`: float32, or two f16 in a register."""
 
     def at(row: int, column: int) -> tuple[int, int, int]:
@@ -102,10 +105,8 @@ def c_places(width: int) -> tuple[tuple[int, int, int], ...]:
     return _places(16, 8, at)
 
 
-def _read(
-    warp: Warp, step: Step, operands: tuple[Operand, ...], places: tuple[Any, ...], width: int, shape: tuple[int, int]
-) -> Fragment:
-    values = [step.read(warp, one) for one in operands]
+def _read(warp: Warp, operands: tuple[Operand, ...], places: Places, width: int, shape: tuple[int, int]) -> Fragment:
+    values = [Step.read(warp, one) for one in operands]
     elements = [values[register][lane] >> bit & (1 << width) - 1 for register, lane, bit in places]
     dtype = {8: np.uint8, 16: np.uint16, 32: np.uint32}[width]
     return Fragment(operands, places, width, np.array(elements, dtype).reshape(shape))
@@ -131,9 +132,9 @@ def multiply(warp: Warp, step: Step, mask: int, observer: Observer | None) -> No
         raise UnknownInstructionError(opcode, f"{len(registers)} source registers, not {counts}", step.instruction.line)
     split = (tuple(registers[: counts[0]]), tuple(registers[counts[0] : -counts[2]]), tuple(registers[-counts[2] :]))
     one = Multiplication(
-        _read(warp, step, split[0], a_places(k, width), width, (16, k)),
-        _read(warp, step, split[1], b_places(k, width), width, (k, 8)),
-        _read(warp, step, split[2], c_places(out), out, (16, 8)),
+        _read(warp, split[0], a_places(k, width), width, (16, k)),
+        _read(warp, split[1], b_places(k, width), width, (k, 8)),
+        _read(warp, split[2], c_places(out), out, (16, 8)),
         step.results,
         f"{opcode} {warp.grid.arch}",
     )
@@ -147,8 +148,19 @@ def multiply(warp: Warp, step: Step, mask: int, observer: Observer | None) -> No
         observer.multiplied(warp, one)
 
 
+def _check(step: Step, mask: int) -> None:
+    """Refuses a move of matrices that is not described here.
+
+    Raises:
+        UnknownInstructionError: another shape or type, or not all lanes.
+    """
+    opcode = step.instruction.opcode
+    if _MOVE.fullmatch(opcode) is None or mask != FULL:
+        raise UnknownInstructionError(opcode, "no fragments are known for this form here", step.instruction.line)
+
+
 def load(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
-    """`ldmatrix.m8n8.b16`: lane 8 i + j says where row j of the i-th matrix lies; lane l gets two elements of row l / 4.
+    """`ldmatrix.m8n8.b16`: lane 8 i + j says where row j of matrix i lies; lane l gets two elements of row l / 4.
 
     With `.trans` it gets two of column l / 4.
 
@@ -163,10 +175,7 @@ def load(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
         raise UnknownInstructionError(opcode, "no fragments are known for this form here", step.instruction.line)
     name = next(one.name for one in step.sources if one.kind in {"address", "special"})
     space, at = addresses(warp, step, name)
-    rows = [
-        spaces.place(warp, space, lane, at[lane], ROW_BYTES, ROW_BYTES, write=False)
-        for lane in range(8 * len(step.results))
-    ]
+    rows = [spaces.place(warp, space, lane, at[lane], ROW_BYTES, write=False) for lane in range(8 * len(step.results))]
     transposed = ".trans" in opcode
     for i, operand in enumerate(step.results):
         picked: list[list[tuple[Place, int]]] = []
@@ -199,9 +208,7 @@ def store(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
     address = next(one for one in step.sources if one.kind in {"address", "special"})
     values = [one for one in step.sources if one.kind in {"reg", "imm"}]
     space, at = addresses(warp, step, address.name)
-    rows = [
-        spaces.place(warp, space, lane, at[lane], ROW_BYTES, ROW_BYTES, write=True) for lane in range(8 * len(values))
-    ]
+    rows = [spaces.place(warp, space, lane, at[lane], ROW_BYTES, write=True) for lane in range(8 * len(values))]
     for i, operand in enumerate(values):
         read = step.read(warp, operand)
         for row, column in ((row, column) for row in range(8) for column in range(8)):
@@ -212,4 +219,4 @@ def store(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
             data = (read[lane] >> 16 * half & 0xFFFF).to_bytes(2, "little")
             spaces.write(warp, cell, data)
             if observer is not None:
-                observer.scattered(warp, operand, lane, 2 * half, cell, data)
+                observer.scattered(warp, operand, lane, cell, data, at=2 * half)
