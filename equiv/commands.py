@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def list_pairs(options: argparse.Namespace) -> int:
-    """`equiv list`: the pairs, and of each its axes, the contracts of its outputs and its cases."""
+    """`equiv list`: the pairs, of each its axes and the contracts of its outputs; of those asked for also the cases."""
     wanted = cases(options.cases, options.selectors, options.suite)
     groups: dict[str, list[Case]] = {}
     for case in wanted:
@@ -29,7 +29,10 @@ def list_pairs(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({name: _pair_data(pair, members) for name, (pair, members) in found.items()}, indent=1))
     else:
-        print("\n\n".join("\n".join(_pair_lines(pair, members)) for pair, members in found.values()))
+        whole = bool(options.selectors or options.suite)
+        print("\n\n".join("\n".join(_pair_lines(pair, members, whole=whole)) for pair, members in found.values()))
+        if not whole:
+            print("\n`equiv list PAIR` and `equiv list --suite S` name the cases")
     return 0
 
 
@@ -51,18 +54,21 @@ def _pair_data(pair: Pair, members: Sequence[Case]) -> dict[str, Any]:
     }
 
 
-def _pair_lines(pair: Pair, members: Sequence[Case]) -> Iterator[str]:
+def _pair_lines(pair: Pair, members: Sequence[Case], *, whole: bool) -> Iterator[str]:
     yield f"{pair.name}: {pair.summary}"
     yield "  axes"
     for axis in pair.axes:
         yield f"    {axis.name} = {axis.default}  [{_values(axis)}]  {axis.meaning}"
+    if whole:
+        yield "  regimes"
+        yield from (f"    {piece}: {', '.join(known)}" for piece, known in pair.regimes.items())
     yield "  outputs"
     for name, format_, contract, promise in _contracts(pair, members):
         yield f"    {name} ({format_}): {contract}: {promise}"
     suites = Counter(suite for case in members for suite in case.suites)
     yield f"  {len(members)} case(s): " + ", ".join(f"{count} in {suite}" for suite, count in suites.items())
     width = max(len(case.name) for case in members)
-    for case in members:
+    for case in members if whole else ():
         yield f"    {case.name:{width}}  {case.why}"
 
 
@@ -110,6 +116,29 @@ def rounding(options: argparse.Namespace) -> int:
     for said, architectures in groups.items():
         print(f"\n{' and '.join(architectures)}: {said}")
     return 0
+
+
+def order(options: argparse.Namespace) -> int:
+    """`equiv order PAIR`: every declared reduction as traced from what runs; 1 if one is not as declared."""
+    from equiv.device import EMULATED
+    from equiv.order import smallest, trace
+    from equiv.report.order import render
+
+    pair = pairs.get(options.selector.partition("::")[0])
+    case = smallest(pair, cases(options.cases, [options.selector], []))
+    found, missing = [], []
+    for device in options.device or [f"emulated:{arch}" for arch in EMULATED]:
+        arch = device.removeprefix("emulated:")
+        if arch not in EMULATED:
+            known = ", ".join(f"emulated:{one}" for one in EMULATED)
+            raise UsageError(f"device {device!r} cannot be traced; known: {known}")
+        for party in ("oracle", "candidate"):
+            try:
+                found += trace(pair, party, case, arch)
+            except UnsupportedError as error:
+                missing.append(f"{party} on {arch}: {error}")
+    print(render(case.name, found, missing))
+    return 1 if any(one.problem for one in found) else 3 if missing else 0
 
 
 def replay(options: argparse.Namespace) -> int:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from equiv.geometry.dsa import BLOCK, DIM, HEADS
 from equiv.rounding import arithmetic as fp
 from equiv.rounding import dsa
 from equiv.rounding.dsa_ledger import LEDGER
@@ -102,8 +103,8 @@ class KeyEnvelope:
         y = self.y.shrunk(share)
         if self.shape.round_key:
             y = hull([y.rising(step) for step in steps(self.declarations, "dsa.K2c")])
-        tokens, width = len(self.open), dsa.BLOCK if self.shape.fp4 else dsa.DIM
-        grouped = (tokens, dsa.DIM // width, width)
+        tokens, width = len(self.open), BLOCK if self.shape.fp4 else DIM
+        grouped = (tokens, DIM // width, width)
         groups = Interval(y.low.reshape(grouped), y.high.reshape(grouped))
         codes = outputs["key_codes"].reshape(grouped)
         least, most = self._exponents(groups)
@@ -120,7 +121,7 @@ class KeyEnvelope:
         scale_in |= self.open[:, None]
         copies = np.asarray(outputs["key_scale"]).size // max(scale_in.size, 1)
         scale_mask = np.repeat(scale_in, copies, axis=-1).reshape(outputs["key_scale"].shape)
-        return codes_in.reshape(tokens, dsa.DIM), scale_mask
+        return codes_in.reshape(tokens, DIM), scale_mask
 
     def _exponents(self, groups: Interval) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Least and largest allowed unbiased exponent of each group's scale, `[T, groups]`.
@@ -188,7 +189,7 @@ def folded_weights(
 ) -> WeightEnvelope:
     """The fold under every combination of the declared steps that lead to it: scale (FP8 only), product, rounding."""
     widen = LEDGER["dsa.R10a"].steps["shift"]
-    w = widen(inputs["projected"][:, shape.weight_at : shape.weight_at + dsa.HEADS])
+    w = widen(inputs["projected"][:, shape.weight_at : shape.weight_at + HEADS])
     if shape.fp4:
         scales, product, rounded = [fp.bits_of(1.0)], "dsa.F3a", "dsa.F3b"
     else:
@@ -226,17 +227,15 @@ def normalised_keys(
     common error in the mean together. rstd: falls with var + eps, as the table is monotone. y: corners of d and rstd,
     then monotone in the product.
     """
-    x = LEDGER["dsa.R10a"].steps["shift"](
-        inputs["projected"][dsa.written(inputs), shape.key_at : shape.key_at + dsa.DIM]
-    )
+    x = LEDGER["dsa.R10a"].steps["shift"](inputs["projected"][dsa.written(inputs), shape.key_at : shape.key_at + DIM])
     scaled = {
         row: steps(declarations, row) for row in ("dsa.K1a", "dsa.K1b", "dsa.K1c", "dsa.K1d", "dsa.K1e", "dsa.K2a")
     }
-    total, half = sum_of(x, depth(declarations, "key.sum", dsa.DIM, products=False))
+    total, half = sum_of(x, depth(declarations, "key.sum", DIM, products=False))
     mean = hull([total.rising(step) for step in scaled["dsa.K1a"]])
     wide = Interval(mean.low[:, None], mean.high[:, None])
     d = hull([wide.falling(partial(step, x)) for step in scaled["dsa.K1b"]])
-    squares = squares_about_mean(x, half / dsa.DIM, depth(declarations, "key.squares", dsa.DIM, products=True))
+    squares = squares_about_mean(x, half / DIM, depth(declarations, "key.squares", DIM, products=True))
     var = hull([squares.rising(step) for step in scaled["dsa.K1c"]])
     shifted = hull([var.rising(partial(step, shape.eps)) for step in scaled["dsa.K1d"]])
     rstd = hull([shifted.falling(step) for step in scaled["dsa.K1e"]])

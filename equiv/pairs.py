@@ -84,7 +84,7 @@ class Pair:
         model: (case, inputs, declaration) -> logical outputs.
         envelope: (case, inputs, declarations of the parties, None where unknown) -> Envelope.
         declaration: (party name, toolchain, architecture) -> what the party declares, or None if unknown.
-        ledger: () -> the rounding ledger its model executes (`equiv.rounding.ledger`), or None: rows are named by id alone.
+        ledger: () -> the rounding ledger its model executes (`equiv.rounding.ledger`), or None: rows go by id alone.
         place: (case, inputs, output, index) -> where that element is, in words; None: the names of `dims` are used.
         shared: (case, inputs, output, indices [n, dims]) -> what these elements have in common in the pair's own terms,
             "" for nothing; None: only what the dimensions show is said.

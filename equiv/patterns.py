@@ -93,7 +93,14 @@ def _numbers(left: Bits, right: Bits, fmt: Format) -> Iterator[str]:
     distance = ulp_distance(left, right, fmt)
     if np.all(distance == 1):
         up = ordered(right, fmt) > ordered(left, fmt)
-        way = "up" if up.all() else "down" if not up.any() else "up or down"
+        size, expected_size = right & fmt.magnitude_mask, left & fmt.magnitude_mask
+        way = "up or down"
+        if up.all() or not up.any():
+            way = "up" if up.all() else "down"
+        elif np.all(size < expected_size):
+            way = "towards zero"
+        elif np.all(size > expected_size):
+            way = "away from zero"
         yield f"each one code {way}" if fmt.width <= 8 else f"each one ulp {way}"
     if np.all(distance == UNORDERED):
         yield "NaN on one side, or NaNs with different bits"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+import datetime as dt
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from equiv import casefile
 from equiv.workers import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from equiv.records import Case
@@ -26,12 +27,14 @@ class Settings:
         seeds: run each case with these seeds too, besides its own.
         record: a folder that gets the launch records of every case, or "".
         options: what else the command that repeats a case needs, ` --cases DIR`.
+        gaps: case name -> why and until when it is known not to pass (`known_gaps`).
     """
 
     devices: tuple[str, ...] = (DEFAULT_DEVICE,)
     seeds: tuple[int, ...] = ()
     record: str = ""
     options: str = ""
+    gaps: Mapping[str, str] = field(default_factory=dict)
 
     def tasks(self, case: Case) -> Iterator[Task]:
         """A task for each device and seed, the case's own seed first; only the other ones are named in `again`."""
@@ -39,7 +42,8 @@ class Settings:
             for seed in dict.fromkeys((case.seed, *self.seeds)):
                 extra = "" if seed == case.seed else f" --seed {seed}"
                 again = f"equiv run {case.name} --device {device}{extra}{self.options}"
-                yield Task(dataclasses.replace(case, seed=seed), device, again, self.record)
+                gap = self.gaps.get(case.name, "")
+                yield Task(dataclasses.replace(case, seed=seed), device, again, self.record, gap)
 
 
 def cases(directory: Path | None, targets: Sequence[str], suites: Sequence[str]) -> tuple[Case, ...]:
@@ -58,6 +62,26 @@ def cases(directory: Path | None, targets: Sequence[str], suites: Sequence[str])
     if not names or set("*?[") & set("".join(names)):
         names = [path.stem for path in files(casefile.find_cases(directory))]
     return casefile.select(casefile.load_all(directory, names), targets, suites)
+
+
+def known_gaps(folders: Iterable[Path]) -> dict[str, str]:
+    """Case name -> reason and last day, of the cases that the folders' `known_gaps.toml` list.
+
+    Raises:
+        CaseFileError: such a list has faults, is past a date or names a case that its folder does not hold.
+    """
+    today = dt.datetime.now(dt.UTC).date()
+    found: dict[str, str] = {}
+    for folder in dict.fromkeys(folders):
+        if (path := folder / casefile.GAPS).exists():
+            held = casefile.load_all(folder, [file.stem for file in files(folder)])
+            found |= {gap.id: f"{gap.reason} (until {gap.until})" for gap in casefile.load_gaps(path, held, today)}
+    return found
+
+
+def folders(directory: Path | None, wanted: Iterable[Case]) -> list[Path]:
+    """Where the case files of the wanted cases are."""
+    return [casefile.case_file(pair, directory).parent for pair in dict.fromkeys(case.pair for case in wanted)]
 
 
 def files(folder: Path) -> list[Path]:

@@ -82,14 +82,14 @@ def _tasks(config: pytest.Config, path: Path) -> dict[str, Task]:
         UsageError: an unknown suite, or a case of this pair that does not exist.
     """
     from equiv import casefile
-    from equiv.plan import DEFAULT_DEVICE, Settings
+    from equiv.plan import DEFAULT_DEVICE, Settings, known_gaps
 
     asked, suites = config.getoption("equiv_case"), config.getoption("equiv_suite")
     targets = [target for target in asked if fnmatchcase(path.stem, target.partition("::")[0])]
     if asked and not targets:
         return {}
     devices = tuple(dict.fromkeys(config.getoption("equiv_device"))) or (DEFAULT_DEVICE,)
-    settings = Settings(devices, tuple(config.getoption("equiv_seed")))
+    settings = Settings(devices, tuple(config.getoption("equiv_seed")), gaps=known_gaps([path.parent]))
     found = {}
     for case in casefile.select(casefile.load(path), targets, suites):
         for task in settings.tasks(case):
@@ -128,7 +128,7 @@ class CaseItem(pytest.Item):
     def runtest(self) -> None:
         """Verifies the case and turns the verdict into pytest's terms."""
         from equiv.records import Status
-        from equiv.report.outcome import exit_code
+        from equiv.report.outcome import closed_gaps, exit_code, is_known_gap
         from equiv.report.text import case_text
         from equiv.workers import run_task
 
@@ -141,7 +141,9 @@ class CaseItem(pytest.Item):
             ("max_ulps", max(ulps, default=0)),
         ]
         strict, require = self.config.getoption("equiv_strict"), self.config.getoption("equiv_require")
-        if exit_code([verdict], strict=strict, require=require) == 1:
+        if is_known_gap(verdict):
+            pytest.xfail(f"known gap: {verdict.gap}")
+        if not closed_gaps([verdict]) and exit_code([verdict], strict=strict, require=require) == 1:
             raise VerdictError(case_text(verdict))
         if verdict.status is Status.UNSUPPORTED:
             pytest.skip(verdict.summary)
@@ -220,14 +222,16 @@ class _Gathered:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Writes the report; a run that left cases open is not green."""
+        """Writes the report; a run that left cases open, or in which a known gap passes, is not green."""
         if self.is_worker or not self.planned or self.config.option.collectonly:
             return
         from equiv.records import Status
         from equiv.report import document, environment
+        from equiv.report.outcome import closed_gaps
 
         verdicts = self.all()
-        if session.exitstatus == pytest.ExitCode.OK and any(v.status is Status.NOT_RUN for v in verdicts):
+        left_open = any(verdict.status is Status.NOT_RUN for verdict in verdicts)
+        if session.exitstatus == pytest.ExitCode.OK and (left_open or closed_gaps(verdicts)):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         target = self.config.getoption("equiv_report")
         if target:
@@ -240,11 +244,11 @@ class _Gathered:
         if not self.planned or self.config.option.collectonly:
             return
         from equiv.report import environment
-        from equiv.report.text import counts, table
+        from equiv.report.text import closed, counts, table
 
         verdicts = self.all()
         terminalreporter.section("equiv")
         terminalreporter.write_line(table(verdicts))
-        for remark in environment.basis(verdict.device for verdict in verdicts):
+        for remark in [*closed(verdicts), *environment.basis(verdict.device for verdict in verdicts)]:
             terminalreporter.write_line(remark)
         terminalreporter.write_line(counts(verdicts))

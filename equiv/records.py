@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy as np
     import numpy.typing as npt
 
@@ -75,7 +76,8 @@ class TensorSpec:
     """One tensor that both parties read or write.
 
     Attributes:
-        role: `input` (must not change), `output` (starts as poison) or `inout` (starts as generated; untouched bytes must stay).
+        role: `input` (must not change), `output` (starts as poison) or `inout` (starts as generated; untouched bytes
+            must stay).
         format: name in `equiv.rounding.formats` (`bf16`, `f32`) or `u8`, `i64` for plain integers.
         shape: logical shape in elements.
         strides: in elements; the gap elements are guard bytes.
@@ -187,6 +189,7 @@ class Verdict:
     Attributes:
         seconds: of the whole case; launch_seconds of it inside kernel launches, which executed `warp_instructions`.
         again: the command that repeats the case.
+        gap: why and until when the case is listed as known not to pass, or "".
     """
 
     case: str
@@ -202,3 +205,4 @@ class Verdict:
     warp_instructions: int = 0
     toolchain: Mapping[str, str] = field(default_factory=dict)
     again: str = ""
+    gap: str = ""

@@ -14,7 +14,7 @@ import tempfile
 import time
 import traceback
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,12 +38,14 @@ class Task:
     Attributes:
         again: the command that repeats it.
         record: a folder for its launch records, or "".
+        gap: why and until when the case is listed as known not to pass, or "".
     """
 
     case: Case
     device: str
     again: str
     record: str = ""
+    gap: str = ""
 
     @property
     def planned(self) -> Planned:
@@ -52,7 +54,13 @@ class Task:
 
     def stopped(self, status: Status, summary: str, seconds: float = 0.0) -> Verdict:
         """The verdict on a task that came to no judgement."""
-        return Verdict(self.case.name, self.device, self.case.seed, status, summary, seconds=seconds, again=self.again)
+        return self.marked(
+            Verdict(self.case.name, self.device, self.case.seed, status, summary, seconds=seconds, again=self.again)
+        )
+
+    def marked(self, verdict: Verdict) -> Verdict:
+        """The verdict with the known gap of its case."""
+        return replace(verdict, gap=self.gap)
 
 
 def default_jobs() -> int:
@@ -68,7 +76,8 @@ def run_task(task: Task) -> Verdict:
 
     record = Path(task.record) if task.record else None
     try:
-        return verify(pairs.get(task.case.pair), task.case, device(task.device), again=task.again, record=record)
+        pair = pairs.get(task.case.pair)
+        return task.marked(verify(pair, task.case, device(task.device), again=task.again, record=record))
     except UnsupportedError as error:
         return task.stopped(Status.UNSUPPORTED, str(error))
     except Exception:  # noqa: BLE001  a fault of equiv or of a pair: this case is ERROR with all there is to say

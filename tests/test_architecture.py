@@ -20,12 +20,12 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LIMIT = 400
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "records", "cache"),
+    ("errors", "records", "cache", "geometry"),
     ("rounding",),
     ("emulator", "envelope", "inputs", "buffers", "patterns"),
     ("casefile", "pairs", "compare", "device", "dsa_index"),
     ("runner",),
-    ("verify",),
+    ("verify", "order"),
     ("wire", "workers"),
     ("journal", "plan", "report"),
     ("commands", "doctor"),
@@ -34,9 +34,11 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 """From left to right: a module imports from its own layer and from those before it, never from one behind it."""
 
 KERNELS = ("triton_ref", "cute")
-"""Beside the layers: they know torch, their DSL, `rounding.formats`, a case and the layout that its pair gives it."""
+"""Beside the layers: what a stranger can take as it is. They know torch, their DSL, sizes, formats and errors."""
 
-FOR_KERNELS = ("errors", "records", "rounding.formats", "dsa_index.tensors", *KERNELS)
+FOR_KERNELS = ("errors", "geometry", "rounding.formats")
+PARTIES = "parties"
+"""A pair's module of that name calls the kernels; nothing else imports them."""
 
 
 def unit(module: Path) -> str:
@@ -86,9 +88,9 @@ def test_imports_go_one_way(module: Path) -> None:
     for name in set(imported(module)) - typing_only(module):
         other = name.partition(".")[0]
         if own in KERNELS:
-            allowed = name.startswith(FOR_KERNELS)
+            allowed = other == own or any(name == known or name.startswith(f"{known}.") for known in FOR_KERNELS)
         elif other in KERNELS:
-            allowed = False
+            allowed = module.stem == PARTIES
         else:
             allowed = layer(other) <= layer(own)
         if not allowed:
@@ -96,7 +98,24 @@ def test_imports_go_one_way(module: Path) -> None:
     assert not wrong, f"{own} must not import {', '.join(wrong)}"
 
 
+@pytest.mark.parametrize(
+    "module", [module for module in MODULES if unit(module) in KERNELS], ids=lambda path: path.name
+)
+def test_kernels_take_plain_arguments_and_know_no_case_even_for_their_hints(module: Path) -> None:
+    known = {name for name in imported(module) if name.partition(".")[0] != unit(module)}
+    assert {name for name in known if not name.startswith(FOR_KERNELS)} == set()
+
+
+@pytest.mark.parametrize("module", ["equiv.triton_ref.dsa", "equiv.cute.dsa.index"])
+def test_a_kernel_loads_nothing_of_the_line(module: str) -> None:
+    program = f"import sys, {module}\nprint(*sorted(name for name in sys.modules if name.startswith('equiv.')))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    found = {name.split(".")[1] for name in done.stdout.splitlines()[-1].split()}
+    assert found <= {module.split(".")[1], "errors", "geometry"}
+
+
 def test_the_import_check_sees_what_it_should() -> None:
+    assert "triton_ref.dsa" in set(imported(PACKAGE / "dsa_index" / "parties.py"))
     assert "report" in set(imported(PACKAGE / "cli.py"))
     assert "device" in set(imported(PACKAGE / "workers.py"))  # inside a function
     assert layer("cli") > layer("report") > layer("verify") > layer("rounding") > layer("errors")

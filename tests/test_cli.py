@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -220,6 +221,55 @@ def test_a_signal_ends_a_run_that_hangs_and_the_report_is_written(number: signal
     assert "2 case(s): 1 IDENTICAL, 0 REORDERED, 0 WITHIN, 0 UNSUPPORTED, 1 NOT_RUN, 0 MISMATCH, 0 ERROR" in out
 
 
+def with_gap(folder: Path, case: str, until: str = "2099-01-31") -> list[str]:
+    """The options of a run over copies of the case files with one known gap."""
+    shutil.copytree(CASES, folder / "listed")
+    (folder / "listed" / "known_gaps.toml").write_text(f'[[gap]]\nid = "{case}"\nreason = "soon"\nuntil = {until}\n')
+    return ["run", "--cases", str(folder / "listed"), "--in-process"]
+
+
+def test_a_known_gap_is_reported_and_counted_and_does_not_fail_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = with_gap(tmp_path, "fake::wrong")
+    assert cli.main([*command, "fake::good", "fake::wrong"]) == 0
+    out = capsys.readouterr().out
+    assert "  known gap: soon (until 2099-01-31)\n" in out
+    assert "1 IDENTICAL, 0 REORDERED, 0 WITHIN, 0 UNSUPPORTED, 0 NOT_RUN, 1 MISMATCH, 0 ERROR" in out
+    assert cli.main([*command, "fake::overruns", "fake::wrong"]) == 1
+    capsys.readouterr()
+    assert cli.main([*command, "fake::wrong", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["verdicts"][0]["gap"] == "soon (until 2099-01-31)"
+
+
+def test_a_known_gap_that_passes_fails_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = with_gap(tmp_path, "fake::good")
+    assert cli.main([*command, "fake::good"]) == 1
+    wanted = "fake::good passes: take it out of known_gaps.toml: soon (until 2099-01-31)"
+    assert wanted in capsys.readouterr().out.splitlines()
+    assert cli.main([*command, "fake_reordered"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("case", "until", "words"),
+    [
+        (
+            "fake::wrong",
+            "2020-01-31",
+            "$.gap[0].until: was accepted until 2020-01-31: close the gap, or say why it stays",
+        ),
+        ("fake::wrongs", "2099-01-31", '$.gap[0].id: no case is called "fake::wrongs"; did you mean "fake::wrong"?'),
+    ],
+)
+def test_a_list_of_known_gaps_that_does_not_hold_is_a_usage_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str, until: str, words: str
+) -> None:
+    assert cli.main([*with_gap(tmp_path, case, until), "fake_reordered"]) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert captured.out == ""
+
+
 def test_list_prints_axes_contracts_and_cases(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["list", "fake", "--cases", str(CASES), "--suite", "smoke"]) == 0
     assert capsys.readouterr().out.splitlines() == [
@@ -227,12 +277,32 @@ def test_list_prints_axes_contracts_and_cases(capsys: pytest.CaptureFixture[str]
         "  axes",
         "    n = 8  [1..4096]  elements",
         f"    behaviour = good  [{', '.join(equiv_fake.BEHAVIOURS)}]  what the candidate does",
+        "  regimes",
+        "    x: random",
         "  outputs",
         "    y (f32): envelope: the last element may be one ulp up",
         "    pool (u8): bitwise: row 1 is set, the others stay",
         "  1 case(s): 1 in smoke, 1 in pr, 1 in nightly",
         "    fake::good  nothing wrong: IDENTICAL",
     ]
+
+
+def test_list_names_cases_only_of_what_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list", "--cases", str(CASES)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if "::" in line or "regimes" in line] == []
+    assert [line.partition(":")[0] for line in lines if line and line[0] not in " `"] == [
+        "fake",
+        "fake_reordered",
+        "fake_unknown",
+    ]
+    assert lines[lines.index("  outputs") - 1].startswith("    behaviour = good")
+    assert sum("case(s): " in line for line in lines) == 3
+    assert lines[-1] == "`equiv list PAIR` and `equiv list --suite S` name the cases"
+    assert cli.main(["list", "--cases", str(CASES), "--suite", "smoke"]) == 0
+    out = capsys.readouterr().out
+    assert "    fake::good  nothing wrong: IDENTICAL\n" in out
+    assert "name the cases" not in out
 
 
 def test_list_as_json_has_every_case_with_its_why_and_seed(capsys: pytest.CaptureFixture[str]) -> None:

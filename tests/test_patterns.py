@@ -85,6 +85,15 @@ def test_one_code_of_a_small_format() -> None:
     assert describe(left, right, left != right, DIMS, "e4m3") == "everywhere; each one code down"
 
 
+def test_one_code_nearer_to_zero_on_both_sides_of_it_is_a_truncation() -> None:
+    left = np.array([[[0x10, 0x20, 0xB0]]], dtype=np.uint8)
+    for step, way in ((-1, "towards zero"), (1, "away from zero")):
+        right = (left.astype(np.int16) + step).astype(np.uint8)
+        assert describe(left, right, left != right, DIMS, "e4m3") == f"everywhere; each one code {way}"
+    zeros, crossed = np.array([[[0x00, 0x10]]], dtype=np.uint8), np.array([[[0x80, 0x11]]], dtype=np.uint8)
+    assert describe(zeros, crossed, zeros != crossed, DIMS, "e4m3") == "everywhere; each one code up or down"
+
+
 def test_scaled_by_a_power_of_two_and_not_by_three() -> None:
     def double(right: Bits) -> None:
         right[0] += 0x80

@@ -181,3 +181,25 @@ def test_collecting_only_plans_nothing(repo: pytest.Pytester) -> None:
     assert result.ret == 0
     result.stdout.fnmatch_lines(["cases/fake.toml::good", "cases/fake_reordered.toml::carries"])
     assert not (repo.path / "report.json").exists()
+
+
+def listed(repo: pytest.Pytester, case: str) -> None:
+    path = repo.path / "cases" / "known_gaps.toml"
+    path.write_text(f'[[gap]]\nid = "{case}"\nreason = "soon"\nuntil = 2099-01-31\n')
+
+
+def test_a_known_gap_is_an_expected_failure(repo: pytest.Pytester) -> None:
+    listed(repo, "fake::wrong")
+    result = run(repo, *ALONE, "cases/fake.toml::wrong", "-rx")
+    result.assert_outcomes(xfailed=1)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["*1 MISMATCH*", "XFAIL cases/fake.toml::wrong - *known gap: soon (until 2099-01-31)"])
+
+
+@pytest.mark.parametrize("how", [ALONE, SPREAD])
+def test_a_known_gap_that_passes_fails_the_run(repo: pytest.Pytester, how: tuple[str, ...]) -> None:
+    listed(repo, "fake::good")
+    result = run(repo, *how, "cases/fake.toml::good")
+    result.assert_outcomes(passed=1)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["fake::good passes: take it out of known_gaps.toml: soon (until 2099-01-31)"])

@@ -1,8 +1,8 @@
 """The pair `dsa_index`: quantise the DSA indexer's query, fold its head weights, normalise and insert its key.
 
 The oracle is the stock chain of Triton kernels, the candidate one fused CuTe DSL kernel (spec/dsa.md). This package
-states what both get (`tensors`), with what values (`regimes`), and what is promised of the results; it loads neither
-torch nor a compiler.
+states what both get (`tensors`), with what values (`regimes`), how they are called (`parties`), and what is promised of
+the results; it loads neither torch nor a compiler.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ PAIR = Pair(
     summary="DSA indexer front: query to FP8 or MXFP4, folded head weights, key LayerNorm and quantised insert by slot",
     axes=AXES,
     regimes=REGIMES,
-    oracle=Party("equiv.triton_ref.dsa:run_dsa_index", ("triton",)),
-    candidate=Party("equiv.cute.dsa.index:run_dsa_index", ("nvidia-cutlass-dsl",)),
+    oracle=Party("equiv.dsa_index.parties:oracle", ("triton",)),
+    candidate=Party("equiv.dsa_index.parties:candidate", ("nvidia-cutlass-dsl",)),
     layout=layout,
     inputs=inputs,
     check=check,

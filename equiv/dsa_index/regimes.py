@@ -15,6 +15,7 @@ import numpy as np
 from equiv import inputs as make
 from equiv.dsa_index import aimed, tensors
 from equiv.dsa_index.aimed import AIMED
+from equiv.geometry.dsa import BLOCK, DIM, HEADS, PAGE
 from equiv.inputs import Draws, Target
 from equiv.rounding.formats import E2M1, E4M3, F32
 
@@ -112,7 +113,7 @@ Slots = Callable[[Draws, int, int, int], "Ints"]
 
 
 def _permuted(draws: Draws, batch: int, pages: int, _: int) -> Ints:
-    return draws.order("slots", pages * tensors.PAGE - 1)[:batch]
+    return draws.order("slots", pages * PAGE - 1)[:batch]
 
 
 def _skipping(kept: Callable[[Ints], npt.NDArray[np.bool_]]) -> Slots:
@@ -126,9 +127,9 @@ def _skipping(kept: Callable[[Ints], npt.NDArray[np.bool_]]) -> Slots:
 
 def _page_edges(_d: Draws, batch: int, pages: int, _: int) -> Ints:
     """Last of a page, first of the next, last of that page, ..., then the very first slot, then those inside."""
-    firsts = np.arange(pages) * tensors.PAGE
-    edges = np.stack([firsts, firsts + tensors.PAGE - 1], axis=1).ravel()
-    inner = np.setdiff1d(np.arange(pages * tensors.PAGE), edges)
+    firsts = np.arange(pages) * PAGE
+    edges = np.stack([firsts, firsts + PAGE - 1], axis=1).ravel()
+    inner = np.setdiff1d(np.arange(pages * PAGE), edges)
     return np.concatenate([np.roll(edges, -1), inner])[:batch]
 
 
@@ -137,15 +138,15 @@ def _far_pages(draws: Draws, batch: int, pages: int, stride: int) -> Ints:
     limits = [-(-limit // stride) for limit in (1 << 31, 1 << 32)]
     around = {0, pages - 1} | {limit + step for limit in limits for step in (-1, 0)}
     chosen = np.array(sorted(page for page in around if 0 <= page < pages))
-    position = draws.order("slots", tensors.PAGE)
+    position = draws.order("slots", PAGE)
     index = np.arange(batch)
-    return chosen[index % len(chosen)] * tensors.PAGE + position[index // len(chosen) % tensors.PAGE]
+    return chosen[index % len(chosen)] * PAGE + position[index // len(chosen) % PAGE]
 
 
 SLOTS: Mapping[str, Slots] = {
     "permuted": _permuted,
     "in_order": lambda _d, batch, _p, _s: np.arange(batch),
-    "reversed": lambda _d, batch, pages, _s: pages * tensors.PAGE - 1 - np.arange(batch),
+    "reversed": lambda _d, batch, pages, _s: pages * PAGE - 1 - np.arange(batch),
     "page_edges": _page_edges,
     "far_pages": _far_pages,
     "skip_first": _skipping(lambda index: index > 0),
@@ -180,27 +181,27 @@ def inputs(case: Case) -> dict[str, Bits]:
     bits), cache uint8 [pages, page bytes]. Columns of `projected` that are neither key nor weights are arbitrary bits.
     """
     batch, row = tensors.whole(case, "batch"), tensors.rows(case)
-    target, group = (FP4, tensors.BLOCK) if tensors.is_fp4(case) else (FP8, tensors.DIM)
+    target, group = (FP4, BLOCK) if tensors.is_fp4(case) else (FP8, DIM)
 
     def fill(piece: str, table: Mapping[str, Fill], shape: tuple[int, int]) -> Bits:
         return table[regime(case, piece)](Draws(case.seed, piece), shape, target)
 
     projected = make.any_bits(Draws(case.seed, "projected"), (batch, row["width"]))
     key, weight = row["key_at"], row["weight_at"]
-    projected[:, key : key + tensors.DIM] = fill("key", KEY, (batch, tensors.DIM))
-    projected[:, weight : weight + tensors.HEADS] = fill("head_weights", HEAD_WEIGHTS, (batch, tensors.HEADS))
-    pages, per_group = tensors.pages(case), tensors.DIM // group
+    projected[:, key : key + DIM] = fill("key", KEY, (batch, DIM))
+    projected[:, weight : weight + HEADS] = fill("head_weights", HEAD_WEIGHTS, (batch, HEADS))
+    pages, per_group = tensors.pages(case), DIM // group
     norm_w = fill("norm_w", NORM_W, (per_group, group)).ravel()
     if (name := regime(case, "norm_b")) in AIMED:
         rounds = tensors.axis(case, "key_round") == "bf16"
         goal = aimed.goals(Draws(case.seed, "norm_b"), (per_group, group), target, name=name, rounds=rounds)
-        first = projected[0, key : key + tensors.DIM]
+        first = projected[0, key : key + DIM]
         norm_b = aimed.bias(goal, aimed.normalised(first, norm_w, float(tensors.axis(case, "eps"))))
     else:
         norm_b = fill("norm_b", NORM_B, (per_group, group)).ravel()
     slots = SLOTS[regime(case, "slots")](Draws(case.seed, "slots"), batch, pages, tensors.page_stride(case))
     return {
-        "q": fill("q", Q, (batch * tensors.HEADS * per_group, group)).reshape(batch, tensors.HEADS, tensors.DIM),
+        "q": fill("q", Q, (batch * HEADS * per_group, group)).reshape(batch, HEADS, DIM),
         "projected": projected,
         "norm_w": norm_w,
         "norm_b": norm_b,
@@ -215,7 +216,7 @@ def check(case: Case) -> list[tuple[str, str]]:
     batch, pages, stride = tensors.whole(case, "batch"), tensors.pages(case), tensors.page_stride(case)
     if tensors.is_fp4(case) and tensors.axis(case, "scale") == "f32":
         found.append(("axes.scale", 'an fp4 page holds UE8M0 scale bytes: write scale = "mx", got "f32"'))
-    if batch > (room := pages * tensors.PAGE - 1):
+    if batch > (room := pages * PAGE - 1):
         found.append(("axes.pages", f"{pages} pages have room for {room} requests, got batch={batch}"))
     if stride < tensors.page_bytes(case):
         found.append(("axes.page_stride", f"a page has {tensors.page_bytes(case)} bytes, got page_stride={stride}"))
@@ -226,6 +227,6 @@ def check(case: Case) -> list[tuple[str, str]]:
         if last < 1 << 32:
             problem = f"far_pages needs a page that starts at byte 2**32 or beyond, the last one starts at {last}"
             found.append(("regimes.slots", problem))
-        if batch > 4 * tensors.PAGE:
-            found.append(("axes.batch", f"far_pages has room for {4 * tensors.PAGE} requests, got {batch}"))
+        if batch > 4 * PAGE:
+            found.append(("axes.batch", f"far_pages has room for {4 * PAGE} requests, got {batch}"))
     return found

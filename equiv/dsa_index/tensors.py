@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from equiv.geometry.dsa import BLOCK, DIM, HEADS, PAGE
 from equiv.pairs import Axis
 from equiv.records import OutputSpec, TensorSpec
 
@@ -19,12 +20,6 @@ if TYPE_CHECKING:
 
     from equiv.records import AxisValue, Bits, Case
 
-HEADS = 32
-DIM = 128
-PAGE = 64
-"""Tokens a cache page."""
-BLOCK = 32
-"""Channels that share one FP4 scale."""
 Q_ROW = HEADS * DIM
 FP4_SCALES = Q_ROW // 2
 """Byte of a FP4 query row where its scale bytes start."""

@@ -1,8 +1,8 @@
 """The expression that a lane instruction makes of its sources' expressions.
 
-Float operations get one name each, however they are spelt: `add.rn.f32`, `add.f32` and one half of `add.f32x2` are `add.f32`,
-a bf16 operand of a mixed `add` is widened first, and operands of what commutes are sorted. Moves of whole bytes are no
-operation at all. Everything else is an opaque node with the opcode as its name.
+Float operations get one name each, however they are spelt: `add.rn.f32`, `add.f32` and one half of `add.f32x2` are
+`add.f32`, a bf16 operand of a mixed `add` is widened first, and operands of what commutes are sorted. Moves of whole
+bytes are no operation at all. Everything else is an opaque node with the opcode as its name.
 """
 
 from __future__ import annotations
@@ -98,21 +98,27 @@ def _cvt(graph: Graph, step: Step, given: Sequence[Node], *_: object) -> Node | 
     return graph.resized(given[0], size)
 
 
-def _shl(graph: Graph, _: Step, given: Sequence[Node], values: Sequence[int], nodes: Sequence[Node | None]) -> Node | None:
+def _shl(
+    graph: Graph, _: Step, given: Sequence[Node], values: Sequence[int], nodes: Sequence[Node | None]
+) -> Node | None:
     count, size = values[1], given[0].size
     if nodes[1] is not None or count % 8 or not 0 < count < 8 * size:
         return None
     return graph.concat([graph.const(0, count // 8), graph.slice(given[0], 0, size - count // 8)])
 
 
-def _shr(graph: Graph, step: Step, given: Sequence[Node], values: Sequence[int], nodes: Sequence[Node | None]) -> Node | None:
+def _shr(
+    graph: Graph, step: Step, given: Sequence[Node], values: Sequence[int], nodes: Sequence[Node | None]
+) -> Node | None:
     count, size = values[1], given[0].size
     if nodes[1] is not None or count % 8 or not 0 < count < 8 * size or step.mods["type"][0] == "s":
         return None
     return graph.concat([graph.slice(given[0], count // 8, size - count // 8), graph.const(0, count // 8)])
 
 
-def _and(graph: Graph, _: Step, given: Sequence[Node], values: Sequence[int], nodes: Sequence[Node | None]) -> Node | None:
+def _and(
+    graph: Graph, _: Step, given: Sequence[Node], values: Sequence[int], nodes: Sequence[Node | None]
+) -> Node | None:
     """A mask of whole bytes keeps some and zeroes the others."""
     if (nodes[0] is None) == (nodes[1] is None):
         return None
@@ -135,7 +141,9 @@ def _or(graph: Graph, _: Step, given: Sequence[Node], *__: object) -> Node | Non
     return graph.concat(pieces)
 
 
-def _prmt(graph: Graph, step: Step, given: Sequence[Node], values: Sequence[int], nodes: Sequence[Node | None]) -> Node | None:
+def _prmt(
+    graph: Graph, step: Step, given: Sequence[Node], values: Sequence[int], nodes: Sequence[Node | None]
+) -> Node | None:
     picked = permutation(step.mods["mode"], values[2])
     if nodes[2] is not None or any(sign_only for _, sign_only in picked):
         return None

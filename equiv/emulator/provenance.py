@@ -1,8 +1,8 @@
 """Where a value came from: an expression over loaded elements, shared so that equal expressions are one object.
 
-Moves of whole bytes (packing, shifts by 8 and 16, permutes, bf16 to f32, which is a shift) are kept apart from arithmetic:
-a value made only of bytes of others is a `concat` of slices, and slicing one gives the piece back. So a bf16 that travels as
-half of a register, through shared memory or as part of a vector is the same node before and after.
+Moves of whole bytes (packing, shifts by 8 and 16, permutes, bf16 to f32, which is a shift) are kept apart from
+arithmetic: a value made only of bytes of others is a `concat` of slices, and slicing one gives the piece back. So a
+bf16 that travels as half of a register, through shared memory or as part of a vector is the same node before and after.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Node:
     Attributes:
         op: `element`, `const`, `concat`, `slice`, or what computes it, an opcode with its modifiers.
         args: operands, in the instruction's order.
-        data: element: (buffer, byte offset); const: its bits; slice: first byte; else a detail such as the result's place.
+        data: element: (buffer, byte offset); const: its bits; slice: first byte; else a detail, such as which result.
         size: bytes.
         id: number within its graph, in order of creation: operands come first.
     """
@@ -99,7 +99,7 @@ class Graph:
         if low.op == high.op == "const":
             return self.const(high.data << 8 * low.size | low.data, size)
         if low.op == high.op == "element" and (low.data[0], low.data[1] + low.size) == high.data:
-            return self.element(*low.data, size)
+            return self.element(low.data[0], low.data[1], size)
         if low.op == high.op == "slice" and low.args == high.args and low.data + low.size == high.data:
             return self.slice(low.args[0], low.data, size)
         return None
@@ -131,7 +131,12 @@ def elements(node: Node) -> frozenset[tuple[str, int, int]]:
 
 def is_bf16(node: Node) -> bool:
     """Whether a 32-bit value is a bf16 widened: two zero bytes below two others."""
-    return node.op == "concat" and [one.size for one in node.args] == [2, 2] and node.args[0].op == "const" and not node.args[0].data
+    return (
+        node.op == "concat"
+        and [one.size for one in node.args] == [2, 2]
+        and node.args[0].op == "const"
+        and not node.args[0].data
+    )
 
 
 def describe(node: Node, depth: int) -> str:

@@ -1,7 +1,7 @@
 """Follows every value of a launch: the portable engine runs it, and each register and byte gets its origin.
 
-Values, addresses and branches are the concrete ones; what a value was made of is an expression over the elements that the
-launch loaded (`equiv.emulator.provenance`). Predicates have no origin: a `selp` has that of the operand it chose.
+Values, addresses and branches are the concrete ones; what a value was made of is an expression over the elements that
+the launch loaded (`equiv.emulator.provenance`). Predicates have no origin: a `selp` has that of the operand it chose.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from equiv.emulator import origins
 from equiv.emulator.isa.table import TYPE_BITS
 from equiv.emulator.provenance import Graph, Node
-from equiv.emulator.reference.machine import LANES
+from equiv.emulator.reference.machine import FULL, LANES
 from equiv.emulator.reference.steps import lanes_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from equiv.emulator.reference.machine import Warp
+    from equiv.emulator.reference.matrix import Fragment, Multiplication
     from equiv.emulator.reference.spaces import Place
     from equiv.emulator.reference.steps import Operand, Step, Values
 
@@ -72,25 +73,28 @@ class Tracer:
             node = self.graph.node(origins.name(step), sorted(given, key=lambda one: one.id), None, size)
         self._set(warp, step.results[0], [node] * LANES, mask)
 
-    def loaded(self, warp: Warp, step: Step, lane: int, where: Place, size: int, data: bytes) -> None:
+    def loaded(self, warp: Warp, step: Step, lane: int, where: Place, data: bytes) -> None:
         """A register gets the origin of the bytes read."""
+        size = len(data) // len(step.results)
         for i, operand in enumerate(step.results):
             node = self._origin(warp, where, i * size, data[i * size : (i + 1) * size])
             if node is not None and operand.bits > 8 * size:
                 node = self.graph.resized(node, operand.bits // 8) if not operand.signed else None
             self._set_lane(warp, operand, lane, node)
 
-    def stored(self, warp: Warp, step: Step, lane: int, where: Place, size: int, data: bytes) -> None:
+    def stored(self, warp: Warp, step: Step, lane: int, where: Place, data: bytes) -> None:
         """Memory gets the origin of the registers written."""
         values = [one for one in step.sources if one.name.startswith("b")]
+        size = len(data) // len(values)
         for i, operand in enumerate(values):
             nodes = self._notes(warp, operand)
             node = None if nodes is None else nodes[lane]
             node = None if node is None else self.graph.resized(node, size)
             self._keep(warp, where, i * size, node, data[i * size : (i + 1) * size])
 
-    def updated(self, warp: Warp, step: Step, lane: int, where: Place, old: bytes, new: bytes) -> None:
+    def updated(self, warp: Warp, step: Step, lane: int, where: Place, change: tuple[bytes, bytes]) -> None:
         """An atomic's node is of its own kind: in which order atomics come is no property of the code."""
+        old, new = change
         before = self._origin(warp, where, 0, old) or self.graph.const(int.from_bytes(old, "little"), len(old))
         if step.results:
             self._set_lane(warp, step.results[0], lane, before)
@@ -112,6 +116,47 @@ class Tracer:
             self._keep(warp, where, 0, self._origin(warp, origin, 0, data), data)
         if count < size:
             self._keep(warp, where, count, None, bytes(size - count))
+
+    def assembled(
+        self, warp: Warp, operand: Operand, lane: int, pieces: Sequence[tuple[Place, int]], data: bytes
+    ) -> None:
+        """A register gets the origins of its halves."""
+        size = len(data) // len(pieces)
+        parts = []
+        for i, (where, at) in enumerate(pieces):
+            read = data[i * size : (i + 1) * size]
+            parts.append(self._origin(warp, where, at, read) or self.graph.const(int.from_bytes(read, "little"), size))
+        known = any(one.op != "const" for one in parts)
+        self._set_lane(warp, operand, lane, self.graph.concat(parts) if known else None)
+
+    def scattered(self, warp: Warp, operand: Operand, lane: int, where: Place, data: bytes, *, at: int) -> None:
+        """Memory gets the origin of a part of a register."""
+        notes = self._notes(warp, operand)
+        whole = None if notes is None else notes[lane]
+        self._keep(warp, where, 0, None if whole is None else self.graph.slice(whole, at, len(data)), data)
+
+    def multiplied(self, warp: Warp, one: Multiplication) -> None:
+        """Each element of D is a node over C's element, a row of A and a column of B, both in the order of k."""
+        a, b, c = (self._fragment(warp, fragment) for fragment in (one.a, one.b, one.c))
+        (rows, depth), columns = one.a.bits.shape, one.b.bits.shape[1]
+        found: list[list[list[Node]]] = [[[] for _ in range(LANES)] for _ in one.results]
+        for number, (register, lane, _) in enumerate(one.c.places):
+            row, column = divmod(number, columns)
+            args = [c[number], *a[row * depth : (row + 1) * depth], *b[column::columns]]
+            # two halves of one register come in ascending order of their column, which is that of their bits
+            found[register][lane].append(self.graph.node("mma", args, (one.variant,), one.c.width // 8))
+        assert rows * columns == len(one.c.places)
+        for operand, lanes in zip(one.results, found, strict=True):
+            self._set(warp, operand, [self.graph.concat(parts) for parts in lanes], FULL)
+
+    def _fragment(self, warp: Warp, fragment: Fragment) -> list[Node]:
+        notes = [self._notes(warp, one) for one in fragment.operands]
+        size, nodes = fragment.width // 8, []
+        for bits, (register, lane, bit) in zip(fragment.bits.reshape(-1).tolist(), fragment.places, strict=True):
+            known = notes[register]
+            whole = None if known is None else known[lane]
+            nodes.append(self.graph.const(bits, size) if whole is None else self.graph.slice(whole, bit // 8, size))
+        return nodes
 
     def _notes(self, warp: Warp, operand: Operand) -> list[Node | None] | None:
         """Origins of a source in all lanes, cut to its type; None if it has none in any."""
@@ -139,7 +184,13 @@ class Tracer:
 
     @staticmethod
     def _key(warp: Warp, where: Place, at: int) -> Key:
-        owner = 0 if where.owner == "global" else warp.grid.ctas[where.number].linear if where.owner == "shared" else warp.cta.linear
+        owner = (
+            0
+            if where.owner == "global"
+            else warp.grid.ctas[where.number].linear
+            if where.owner == "shared"
+            else warp.cta.linear
+        )
         lane = warp.id * LANES + where.number if where.owner == "local" else 0
         return where.owner, owner, lane, where.at + at
 
@@ -161,9 +212,12 @@ class Tracer:
         # A host may have written to global memory between two launches: then the byte is no longer what was noted.
         known = [one if one is not None and one[2] == byte else None for one, byte in zip(known, data, strict=True)]
         first = known[0]
-        if first is not None and first[1] == 0 and first[0].size == len(data):
-            if all(one is not None and one[0] is first[0] and one[1] == i for i, one in enumerate(known)):
-                return first[0]
+        if (
+            first is not None
+            and first[0].size == len(data)
+            and all(one is not None and one[0] is first[0] and one[1] == i for i, one in enumerate(known))
+        ):
+            return first[0]
         region = warp.grid.memory.find(where.at + at) if where.owner == "global" else None
         named = region is not None and not region.name.startswith(_ANONYMOUS)
         if not named and all(one is None for one in known):

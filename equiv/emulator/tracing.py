@@ -40,7 +40,7 @@ class TracingDevice(EmulatedDevice):
         self._traced: dict[tuple[str, str], Any] = {}
 
     def run(self, launch: Launch) -> None:
-        """Runs one launch through the portable engine; everything is as on an emulated device, but slow and followed."""
+        """Runs one launch through the portable engine: as on an emulated device, but slow and followed."""
         program = self._prepare(launch.image, launch.kernel).program
         config = LaunchConfig(launch.grid, launch.block, launch.cluster, launch.dynamic_shared)
         with self._adopted(launch):
@@ -55,7 +55,9 @@ class TracingDevice(EmulatedDevice):
         if found is None:
             image = shared_store().find(name)
             if image is None:
-                raise DeviceError(f"{kernel}: no PTX is known for the cubin {name}; compile it inside `device.active()`")
+                raise DeviceError(
+                    f"{kernel}: no PTX is known for the cubin {name}; compile it inside `device.active()`"
+                )
             module = ptx_parser.parse(image.ptx)
             contracted, _ = contraction.contract(module.kernels[kernel])
             program = reference.load(replace(module, kernels={kernel: contracted}), kernel, self.arch)

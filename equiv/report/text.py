@@ -13,6 +13,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from equiv.records import SEVERITY, Difference, Element, OutputVerdict, Status, Verdict
+from equiv.report.outcome import closed_gaps, is_known_gap
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,11 +33,16 @@ def render(verdicts: Sequence[Verdict], environment: Mapping[str, str], remarks:
     parts += [reordered] if reordered else []
     if environment:
         parts.append("with " + ", ".join(f"{name} {version}" for name, version in environment.items()))
-    parts += ["\n".join(remarks)] if remarks else []
+    parts += ["\n".join(lines) for lines in (closed(verdicts), remarks) if lines]
     return "\n\n".join([*parts, counts(verdicts)]) + "\n"
 
 
 _QUIET = {Status.IDENTICAL, Status.REORDERED}
+
+
+def closed(verdicts: Sequence[Verdict]) -> list[str]:
+    """A line for each known gap that is none any more."""
+    return [f"{case} passes: take it out of known_gaps.toml: {gap}" for case, gap in closed_gaps(verdicts).items()]
 
 
 def counts(verdicts: Sequence[Verdict]) -> str:
@@ -72,6 +78,7 @@ def table(verdicts: Sequence[Verdict]) -> str:
 def case_text(verdict: Verdict) -> str:
     """Everything known about one case, from its status to the command that repeats it."""
     lines = [f"{verdict.status} {verdict.case}  {verdict.device}  seed {verdict.seed}"]
+    lines += [f"  known gap: {verdict.gap}"] if is_known_gap(verdict) else []
     lines += _indented(verdict.summary)
     for output in verdict.outputs:
         if output.status is not Status.IDENTICAL:

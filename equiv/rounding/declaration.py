@@ -47,6 +47,24 @@ class Declaration:
         return self.orders[reduction]
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a declared order's reduction is known among those of a traced launch.
+
+    Attributes:
+        form: `values`, `squares` (each term a value times itself) or `products`.
+        count: number of terms; term i of the order is the one whose element comes i-th by address.
+        buffers: tensors that the terms read and that differ from term to term, sorted.
+    """
+
+    form: str
+    count: int
+    buffers: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"a sum of {self.count} {self.form} of {' and '.join(self.buffers)}"
+
+
 def differences(left: Declaration, right: Declaration, ledger: Ledger | None = None) -> tuple[str, ...]:
     """What two declarations say differently, one line each; orders that give the same bits are equal.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from equiv.geometry.dsa import BLOCK, DIM, HEADS, PAGE
 from equiv.rounding import arithmetic as fp
 from equiv.rounding.dsa_ledger import LEDGER
 from equiv.rounding.intervals import gamma
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
 
 U32 = npt.NDArray[np.uint32]
 
-HEADS: Final = 32
-DIM: Final = 128
-BLOCK: Final = 32
-PAGE: Final = 64
 REDUCTIONS: Final = ("key.sum", "key.squares")
 COLUMNS: Final = {"dense": (0, 128), "packed": (2112, 2240)}
 """Value of axis `rows` -> first column of the index key and of the head weights in a projected row."""

@@ -1,9 +1,9 @@
 """The order of a floating-point reduction as data: a tree over term indices, with roots as seen by its consumers.
 
-Build trees from `Leaf`, `Add`, `Fma` and `Const` with `chain`, `pairwise`, `butterfly`, and close them with
-`Order.of`. An `Order` is flat and free of duplicates: two subtrees that give the same bits are one node (float32
-addition commutes), so a butterfly seen from any lane is one root, unless a fused multiply-add made the lanes differ.
-It can be executed on bit patterns, compared by digest, written as JSON and read by a person.
+Build trees with `equiv.rounding.trees` (its names can be imported from here) and close them with `Order.of`. An `Order`
+is flat and free of duplicates: two subtrees that give the same bits are one node (float32 addition commutes), so a
+butterfly seen from any lane is one root, unless a fused multiply-add made the lanes differ. It can be executed on bit
+patterns, compared by digest, written as JSON and read by a person.
 """
 
 from __future__ import annotations
@@ -18,107 +18,30 @@ import numpy.typing as npt
 
 from equiv.errors import RecordError
 from equiv.rounding import arithmetic as fp
+from equiv.rounding.trees import (
+    Add,
+    Const,
+    Fma,
+    Leaf,
+    Mma,
+    Node,
+    Sum,
+    add,
+    butterfly,
+    chain,
+    leaves,
+    matrix_chain,
+    pairwise,
+    split_k,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["Add", "Const", "Fma", "Leaf", "Mma", "Node", "Order", "Sum", "add", "butterfly", "chain", "children",
+           "entering", "first_difference", "leaves", "matrix_chain", "pairwise", "spans", "split_k"]  # fmt: skip
 
 U32 = npt.NDArray[np.uint32]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Leaf:
-    """Term `index`; in a sum of products the product, rounded."""
-
-    index: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Const:
-    """A float32 constant by its bits, `Const(0)` for an accumulator that starts at +0."""
-
-    bits: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Add:
-    """Rounded sum of two nodes."""
-
-    left: Node
-    right: Node
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Fma:
-    """`fma(a_index, b_index, right)`: the unrounded product of term `index` plus a node; in sums of products only."""
-
-    index: int
-    right: Node
-
-
-Node = Leaf | Const | Add | Fma
-
-
-def leaves(indices: Iterable[int]) -> list[Node]:
-    """One leaf per term index."""
-    return [Leaf(i) for i in indices]
-
-
-def add(left: Node, right: Node, *, fused: bool = False) -> Node:
-    """`Add`; with `fused`, a leaf on the left (else one on the right) is contracted into `Fma`."""
-    if fused and isinstance(left, Leaf):
-        return Fma(left.index, right)
-    if fused and isinstance(right, Leaf):
-        return Fma(right.index, left)
-    return Add(left, right)
-
-
-def chain(nodes: Sequence[Node], start: Node | None = None, *, fused: bool = False) -> Node:
-    """((n0 + n1) + n2) + ..., from `start` if given; with `fused` every leaf after the first value is contracted.
-
-    Raises:
-        ValueError: nothing to add.
-    """
-    items = list(nodes) if start is None else [start, *nodes]
-    if not items:
-        raise ValueError("chain of no nodes")
-    total = items[0]
-    for node in items[1:]:
-        total = Fma(node.index, total) if fused and isinstance(node, Leaf) else Add(total, node)
-    return total
-
-
-def pairwise(nodes: Sequence[Node], *, fused: bool = False) -> Node:
-    """Neighbours in pairs, then pairs of pairs: (n0 + n1) + (n2 + n3).
-
-    With `fused` the left leaf of a pair is contracted.
-
-    Raises:
-        ValueError: the number of nodes is not a power of two.
-    """
-    count = len(nodes)
-    if count == 0 or count & (count - 1):
-        raise ValueError(f"pairwise over {count} nodes: not a power of two")
-    row = list(nodes)
-    while len(row) > 1:
-        row = [add(row[i], row[i + 1], fused=fused) for i in range(0, len(row), 2)]
-    return row[0]
-
-
-def butterfly(lanes: Sequence[Node], strides: Sequence[int], *, fused: bool = False) -> list[Node]:
-    """Shuffle-xor reduction: at each stride every lane adds the value of lane ^ stride to its own.
-
-    With `fused`, a lane that still holds a leaf contracts its own product into that addition: fma(a, b, other).
-    Returns what each lane holds at the end; take `[lane]` for one viewpoint.
-
-    Raises:
-        ValueError: a stride reaches outside the lanes.
-    """
-    row = list(lanes)
-    for stride in strides:
-        if any((lane ^ stride) >= len(row) for lane in range(len(row))):
-            raise ValueError(f"stride {stride} reaches outside {len(row)} lanes")
-        row = [add(row[lane], row[lane ^ stride], fused=fused) for lane in range(len(row))]
-    return row
 
 
 @dataclass(frozen=True)
@@ -127,8 +50,8 @@ class Order:
 
     Attributes:
         terms: number of terms; every root uses each exactly once.
-        nodes: `("leaf", i)`, `("const", bits)`, `("add", left, right)`, `("fma", i, right)`; left and right point at
-            earlier nodes.
+        nodes: `("leaf", i)`, `("const", bits)`, `("add", left, right)`, `("fma", i, right)`, `("mma", variant, indices,
+            right)`, `("sum", parts)`; left, right and parts point at earlier nodes.
         roots: nodes that are results.
         owner: for each consumer which root it sees, or () where there is one root for all.
     """
@@ -151,7 +74,7 @@ class Order:
         Raises:
             ValueError: a root does not use every term exactly once, or the trees differ and `owner` is not given.
         """
-        trees = [roots] if isinstance(roots, (Leaf, Const, Add, Fma)) else list(roots)
+        trees = [roots] if isinstance(roots, Node) else list(roots)
         flat: dict[tuple[Any, ...], int] = {}
         seen: dict[int, int] = {}
         places = [_flatten(tree, flat, seen) for tree in trees]
@@ -166,12 +89,7 @@ class Order:
         return order
 
     def _uses(self) -> list[tuple[int, ...]]:
-        sets: list[tuple[int, ...]] = []
-        for node in self.nodes:
-            own = (node[1],) if node[0] in {"leaf", "fma"} else ()
-            below = [sets[i] for i in children(node)]
-            sets.append(tuple(sorted(sum(below, own))))
-        return [sets[root] for root in self.roots]
+        return [self.covers[root] for root in self.roots]
 
     @cached_property
     def levels(self) -> tuple[int, ...]:
@@ -194,13 +112,19 @@ class Order:
         return max(most[root] for root in self.roots)
 
     @cached_property
-    def digest(self) -> str:
-        """Equal for two orders that give the same bits for all inputs to all consumers, by structure."""
+    def keys(self) -> tuple[str, ...]:
+        """Of each node a hash of the tree below it: equal, also between orders, where the trees give the same bits."""
         keys: list[str] = []
         for node in self.nodes:
-            own = [str(value) for value in node[1 : len(node) - len(children(node))]]
+            own = [str(value) for value in node[1 : _OWN[node[0]]]]
             text = " ".join([str(node[0]), *own, *sorted(keys[i] for i in children(node))])
             keys.append(hashlib.sha256(text.encode()).hexdigest())
+        return tuple(keys)
+
+    @cached_property
+    def digest(self) -> str:
+        """Equal for two orders that give the same bits for all inputs to all consumers, by structure."""
+        keys = self.keys
         seen = [keys[self.roots[i]] for i in self.owner] or [keys[self.roots[0]]]
         return hashlib.sha256(" ".join([str(self.terms), *seen]).encode()).hexdigest()[:16]
 
@@ -212,6 +136,10 @@ class Order:
             groups.setdefault((self.levels[place], node[0]), []).append(place)
         steps = []
         for (_, kind), places in sorted(groups.items()):
+            if kind in {"mma", "sum"}:
+                found = [(p, self.nodes[p][-2:]) for p in places]
+                steps += [(kind, np.array([p]), np.array(first), np.array(second)) for p, (first, second) in found]
+                continue
             first = np.array([self.nodes[p][1] for p in places])
             second = np.array([self.nodes[p][-1] for p in places])
             steps.append((kind, np.array(places), first, second))
@@ -229,7 +157,7 @@ class Order:
         Raises:
             ValueError: the order holds a fused product.
         """
-        if any(node[0] == "fma" for node in self.nodes):
+        if any(node[0] in {"fma", "mma"} for node in self.nodes):
             raise ValueError("this order fuses products; use dot")
         x = np.asarray(terms, dtype=np.uint32)
         return self._run(x, x)
@@ -261,8 +189,13 @@ class Order:
                 values[places] = first.astype(np.uint32).reshape(-1, *[1] * (columns.ndim - 1))
             elif kind == "add":
                 values[places] = fp.add(values[first], values[second])
-            else:
+            elif kind == "fma":
                 values[places] = fp.fma(left[first], right[first], values[second])
+            elif kind == "mma":
+                variant = self.nodes[int(places[0])][1]
+                values[places[0]] = _matrix(variant, left[first], right[first], values[int(second)])
+            else:
+                raise ValueError("this order has sums of several terms at once whose arithmetic is not known")
         return np.moveaxis(values[list(self.roots)], 0, -1)
 
     def seen(self, results: U32) -> U32:
@@ -273,7 +206,7 @@ class Order:
         """Plain lists and integers; `from_json` reads them back."""
         return {
             "terms": self.terms,
-            "nodes": [list(n) for n in self.nodes],
+            "nodes": [[list(x) if isinstance(x, tuple) else x for x in node] for node in self.nodes],
             "roots": list(self.roots),
             "owner": list(self.owner),
         }
@@ -291,19 +224,32 @@ class Order:
         for place, node in enumerate(data["nodes"]):
             if node[0] not in _ARITY or len(node) != _ARITY[node[0]] or any(i >= place for i in children(node)):
                 raise RecordError(f"order $.nodes[{place}]: {node!r} is no node, or points forward")
-        nodes = tuple(tuple(node) for node in data["nodes"])
+        nodes = tuple(tuple(tuple(x) if isinstance(x, list) else x for x in node) for node in data["nodes"])
         return cls(int(data["terms"]), nodes, tuple(data["roots"]), tuple(data["owner"]))
+
+    @cached_property
+    def covers(self) -> tuple[tuple[int, ...], ...]:
+        """Of each node the terms below it, ascending."""
+        found: list[tuple[int, ...]] = []
+        for node in self.nodes:
+            found.append(tuple(sorted(sum((found[i] for i in children(node)), entering(node)))))
+        return tuple(found)
+
+    def words(self, place: int) -> str:
+        """One node by the terms that it adds: `{0..3} + {4..7}`, `fma(x0, x16)`."""
+        node = self.nodes[place]
+        if not children(node):
+            return spans(self.covers[place])
+        text = " + ".join(spans(cover) for cover in sorted(self.covers[i] for i in children(node)))
+        return f"{node[0]}({spans(tuple(sorted(entering(node))))}, {text})" if entering(node) else text
 
     def __str__(self) -> str:
         """One line a level: how many additions, and the first of them by the terms they cover."""
-        cover: list[tuple[int, ...]] = []
         steps: dict[tuple[int, str], list[str]] = {}
-        for place, node in enumerate(self.nodes):
-            below = [cover[i] for i in children(node)]
-            cover.append(tuple(sorted(sum(below, (node[1],) if node[0] in {"leaf", "fma"} else ()))))
-            if below:
-                shape = "{} + {}" if node[0] == "add" else f"fma(x{node[1]}, {{}})"
-                steps.setdefault((self.levels[place], node[0]), []).append(shape.format(*map(spans, below)))
+        for place in sorted(range(len(self.nodes)), key=self.covers.__getitem__):
+            node = self.nodes[place]
+            if children(node):
+                steps.setdefault((self.levels[place], node[0]), []).append(self.words(place))
         lines = [f"{self.terms} terms, {max(self.levels)} levels, {len(self.roots)} root(s)"]
         for (level, kind), items in sorted(steps.items()):
             shown = ", ".join(items[:4]) + (", ..." if len(items) > 4 else "")
@@ -311,15 +257,64 @@ class Order:
         return "\n".join(lines)
 
 
-_ARITY = {"leaf": 2, "const": 2, "add": 3, "fma": 3}
+_OWN = {"leaf": 2, "const": 2, "add": 1, "fma": 2, "mma": 3, "sum": 1}
+"""Where in a flat node, its kind first, its children begin."""
+_ARITY = {"leaf": 2, "const": 2, "add": 3, "fma": 3, "mma": 4, "sum": 2}
 """Length of a flat node, its kind included."""
+
+
+def first_difference(declared: Order, traced: Order) -> str:
+    """Where two orders part, in words: the lowest node of each that the other does not have; "" if they are equal."""
+    if declared.digest == traced.digest:
+        return ""
+    if declared.terms != traced.terms:
+        return f"declared for {declared.terms} terms, traced are {traced.terms}"
+    lonely = [_first_alone(one, set(other.keys)) for one, other in ((declared, traced), (traced, declared))]
+    if lonely == [None, None]:
+        return "the same nodes, but other results or other consumers of them"
+    said, found = (
+        "nothing else" if place is None else f"at level {order.levels[place]} {order.words(place)}"
+        for order, place in zip((declared, traced), lonely, strict=True)
+    )
+    return f"declared {said}; traced {found}"
+
+
+def _first_alone(order: Order, known: set[str]) -> int | None:
+    alone = [place for place, key in enumerate(order.keys) if key not in known]
+    return min(alone, key=lambda place: (order.levels[place], order.covers[place]), default=None)
 
 
 def children(node: Sequence[Any]) -> tuple[int, ...]:
     """Places of the nodes that a flat node adds."""
     if node[0] == "add":
         return (node[1], node[2])
-    return (node[2],) if node[0] == "fma" else ()
+    if node[0] == "sum":
+        return tuple(node[1])
+    return (node[-1],) if node[0] in {"fma", "mma"} else ()
+
+
+def entering(node: Sequence[Any]) -> tuple[int, ...]:
+    """Terms that enter at this node itself."""
+    if node[0] == "mma":
+        return tuple(node[2])
+    return (node[1],) if node[0] in {"leaf", "fma"} else ()
+
+
+def _matrix(variant: str, a: U32, b: U32, c: U32) -> U32:
+    """One matrix instruction's share of one output: a, b `[k, ...]` float32 bits, c `[...]`."""
+    from equiv.rounding import conversions, matrix
+
+    model = matrix.variant(*variant.split())
+    shape = c.shape
+    left, right = (
+        conversions.named(f"{fmt.name}.f32.rn")(np.broadcast_to(x, (len(x), *shape)).reshape(len(x), -1))
+        for fmt, x in ((model.a, a), (model.b, b))
+    )
+    flat = c.reshape(-1)
+    found = [
+        matrix.fused_dot(model, left[None, :, i], right[:, i, None], flat[None, i, None]) for i in range(len(flat))
+    ]
+    return np.array(found, dtype=np.uint32).reshape(shape)
 
 
 def _flatten(tree: Node, flat: dict[tuple[Any, ...], int], seen: dict[int, int]) -> int:
@@ -327,8 +322,14 @@ def _flatten(tree: Node, flat: dict[tuple[Any, ...], int], seen: dict[int, int])
     stack: list[Node] = [tree]
     while stack:
         node = stack[-1]
-        wanted = {Add: ("left", "right"), Fma: ("right",)}.get(type(node), ())
-        missing = [child for child in (getattr(node, name) for name in wanted) if id(child) not in seen]
+        below: tuple[Node, ...] = ()
+        if isinstance(node, Add):
+            below = (node.left, node.right)
+        elif isinstance(node, Sum):
+            below = node.parts
+        elif isinstance(node, (Fma, Mma)):
+            below = (node.right,)
+        missing = [child for child in below if id(child) not in seen]
         if missing:
             stack.extend(reversed(missing))
             continue
@@ -337,6 +338,10 @@ def _flatten(tree: Node, flat: dict[tuple[Any, ...], int], seen: dict[int, int])
             key: tuple[Any, ...] = ("add", *sorted((seen[id(node.left)], seen[id(node.right)])))
         elif isinstance(node, Fma):
             key = ("fma", node.index, seen[id(node.right)])
+        elif isinstance(node, Mma):
+            key = ("mma", node.variant, node.indices, seen[id(node.right)])
+        elif isinstance(node, Sum):
+            key = ("sum", tuple(sorted(seen[id(one)] for one in node.parts)))
         else:
             key = ("leaf", node.index) if isinstance(node, Leaf) else ("const", node.bits)
         seen[id(node)] = flat.setdefault(key, len(flat))

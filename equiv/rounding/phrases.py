@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from equiv.rounding.orders import children, spans
+from equiv.rounding.orders import children, entering, spans
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,8 +28,7 @@ def phrase(order: Order) -> str:
     """
     covers: list[Cover] = []
     for node in order.nodes:
-        own = {node[1]} if node[0] in {"leaf", "fma"} else set()
-        covers.append(frozenset(own.union(*(covers[i] for i in children(node)))))
+        covers.append(frozenset(set(entering(node)).union(*(covers[i] for i in children(node)))))
     root = order.roots[0]
     said = _even(order, covers, root) or _way(order, covers, root)
     return said if len(order.roots) == 1 else f"{len(order.roots)} results for different consumers, one of them {said}"
@@ -51,6 +50,8 @@ def _even(order: Order, covers: Sequence[Cover], root: int) -> str:
         if node[0] == "leaf":
             continue
         below = children(node)
+        if node[0] not in {"add", "fma"}:
+            return ""
         parts = [covers[i] for i in below] + ([frozenset({node[1]})] if node[0] == "fma" else [])
         if len(parts) != 2 or not all(parts):
             return ""
@@ -77,7 +78,9 @@ def _way(order: Order, covers: Sequence[Cover], root: int) -> str:
         deepest = max(below, key=lambda i: (order.levels[i], -min(covers[i], default=-1)))
         others = [covers[i] for i in below if i != deepest]
         steps.append(
-            ("fma ", frozenset({node[1]})) if node[0] == "fma" else ("", others[0] if others else covers[deepest])
+            (f"{node[0]} ", frozenset(entering(node)))
+            if node[0] in {"fma", "mma"}
+            else ("", frozenset().union(*others) if others else covers[deepest])
         )
         place = deepest
     steps.append(("", covers[place]))

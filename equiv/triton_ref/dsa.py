@@ -9,18 +9,14 @@ Letters: B requests, H = 32 heads, D = 128 channels.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-from equiv.dsa_index.tensors import DIM, HEADS, PAGE, axis, is_fp4, is_mx, rows
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from equiv.records import Case
+from equiv.errors import UsageError
+from equiv.geometry.dsa import DIM, HEADS, PAGE
 
 E4M3_MAX = 448.0
 E2M1_MAX = 6.0
@@ -199,50 +195,73 @@ def insert_key_mxfp4_kernel(
     tl.store(p_page + TOKENS * (D // 2) + i_t * BLOCKS + o_block, (b_e + 127.0).to(tl.int32).to(tl.uint8))
 
 
-def run_dsa_index(case: Case, tensors: Mapping[str, Any]) -> None:
+def dsa_index(
+    q: torch.Tensor,
+    projected: torch.Tensor,
+    norm_w: torch.Tensor,
+    norm_b: torch.Tensor,
+    cache: torch.Tensor,
+    slots: torch.Tensor,
+    q_out: torch.Tensor,
+    w_out: torch.Tensor,
+    *,
+    key_at: int,
+    weight_at: int,
+    fp4: bool = False,
+    mx: bool = False,
+    key_round: str = "bf16",
+    key_floor: float = 1e-4,
+    eps: float = 1e-6,
+) -> None:
     """Runs the chain on the active Triton driver: four launches; results go into `q_out`, `w_out` and `cache`.
 
-    `tensors` are the pair's torch tensors; the query's scales and the normalised key are scratch tensors beside them.
+    The query's scales (FP8) and the normalised key are scratch tensors beside them.
+
+    Args:
+        q: BF16 [B, H, D], heads dense.
+        projected: BF16 [B, width], rows dense.
+        norm_w: FP32 [D], weight of the key's LayerNorm.
+        norm_b: FP32 [D], its bias.
+        cache: uint8 [pages, 64 * 132] (FP8) or [pages, 64 * 68] (FP4), pages dense.
+        slots: int64 [B]: page * 64 + token of the page; a request with a negative slot inserts nothing.
+        q_out: uint8 [B, H * D] E4M3 codes; FP4: [B, H * D / 2 + H * D / 32] E2M1 pairs, then UE8M0 bytes.
+        w_out: BF16 [B, H].
+        key_at: column of `projected` where the index key begins.
+        weight_at: column of `projected` where the head weights begin.
+        fp4: quantise to MXFP4 instead of FP8.
+        mx: store a key's FP8 scale as its UE8M0 byte four times.
+        key_round: "bf16" stores the normalised key as BF16 before it is quantised, "f32" as float32.
+        key_floor: smallest magnitude that the key's FP8 scale is made for.
+        eps: added to the key's variance.
+
+    Raises:
+        UsageError: `key_round` is unknown.
     """
-    q, projected, cache, slots = tensors["q"], tensors["projected"], tensors["cache"], tensors["slots"]
-    batch, row = q.shape[0], rows(case)
+    rounded = {"bf16": torch.bfloat16, "f32": torch.float32}
+    if key_round not in rounded:
+        raise UsageError(f"key_round must be 'bf16' or 'f32'; got key_round={key_round!r}")
+    batch = q.shape[0]
     row_pitch, q_pitch, page_stride = projected.stride(0), q.stride(0), cache.stride(0)
     q_scale = torch.empty((batch, HEADS), dtype=torch.float32, device=q.device)
-    normed_dtype = torch.bfloat16 if axis(case, "key_round") == "bf16" else torch.float32
-    normed = torch.empty((batch, DIM), dtype=normed_dtype, device=q.device)
+    normed = torch.empty((batch, DIM), dtype=rounded[key_round], device=q.device)
     has_e2m1 = triton.runtime.driver.active.get_current_target().arch >= 100
     shape: dict[str, Any] = {"H": HEADS, "D": DIM}
 
-    if is_fp4(case):
+    if fp4:
         quantise_query_mxfp4_kernel[(batch, HEADS)](
-            q, tensors["q_out"], q_pitch, **shape, FLOOR=MX_FLOOR, E2M1_MAX=E2M1_MAX, HAS_E2M1=has_e2m1, num_warps=1
+            q, q_out, q_pitch, **shape, FLOOR=MX_FLOOR, E2M1_MAX=E2M1_MAX, HAS_E2M1=has_e2m1, num_warps=1
         )
     else:
         quantise_query_fp8_kernel[(batch, HEADS)](
-            q, tensors["q_out"], q_scale, q_pitch, **shape, FLOOR=QUERY_FLOOR, E4M3_MAX=E4M3_MAX, num_warps=1
+            q, q_out, q_scale, q_pitch, **shape, FLOOR=QUERY_FLOOR, E4M3_MAX=E4M3_MAX, num_warps=1
         )
     fold_weights_kernel[(batch,)](
-        projected,
-        q_scale,
-        tensors["w_out"],
-        row_pitch,
-        row["weight_at"],
-        **shape,
-        FOLD_SCALE=not is_fp4(case),
-        num_warps=1,
+        projected, q_scale, w_out, row_pitch, weight_at, **shape, FOLD_SCALE=not fp4, num_warps=1
     )
     normalise_key_kernel[(batch,)](
-        projected,
-        tensors["norm_w"],
-        tensors["norm_b"],
-        normed,
-        row_pitch,
-        row["key_at"],
-        float(axis(case, "eps")),
-        D=DIM,
-        num_warps=KEY_WARPS,
+        projected, norm_w, norm_b, normed, row_pitch, key_at, eps, D=DIM, num_warps=KEY_WARPS
     )
-    if is_fp4(case):
+    if fp4:
         insert_key_mxfp4_kernel[(batch,)](
             normed,
             cache,
@@ -261,10 +280,10 @@ def run_dsa_index(case: Case, tensors: Mapping[str, Any]) -> None:
             cache,
             slots,
             page_stride,
-            float(axis(case, "key_floor")),
+            key_floor,
             D=DIM,
             TOKENS=PAGE,
             E4M3_MAX=E4M3_MAX,
-            MX=is_mx(case),
+            MX=mx,
             num_warps=KEY_WARPS,
         )

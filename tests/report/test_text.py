@@ -103,3 +103,11 @@ def test_reordered_cases_are_listed_once_below_what_they_declare() -> None:
 def test_an_element_without_a_distance_says_so() -> None:
     line = text._element(Element((5,), "byte 5", 0xF, 0x3, float("nan"), 3.0, None), "u8")
     assert line == "[5] byte 5  expected 0x0f nan   got 0x03 3   no distance"
+
+
+def test_a_known_gap_is_shown_with_its_reason_and_still_counted_and_a_closed_one_is_asked_for() -> None:
+    gap = "rsqrt of Ada (until 2030-01-31)"
+    report = text.render([verdict("open", Status.MISMATCH, gap=gap), verdict("shut", Status.IDENTICAL, gap=gap)], {})
+    assert f"MISMATCH fake::open  emulated:sm_90a  seed 7\n  known gap: {gap}\n  open said so" in report
+    assert f"\n\nfake::shut passes: take it out of known_gaps.toml: {gap}\n\n" in report
+    assert "1 MISMATCH" in report

@@ -11,7 +11,8 @@ import torch
 
 import equiv
 from equiv.dsa_index import PAIR
-from equiv.dsa_index.tensors import BLOCK, DIM, axis, is_fp4, is_mx, rows, written
+from equiv.dsa_index.tensors import axis, is_fp4, is_mx, rows, written
+from equiv.geometry.dsa import BLOCK, DIM
 from equiv.records import Case
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ a value is multiplied by the exact inverse of its scale, not divided. Formulas a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import cutlass
 from cutlass import BFloat16, Float32, Int32, Int64, Uint8, Uint16, Uint32, cute
@@ -16,13 +16,13 @@ from equiv.cute.access import load_vector, store
 from equiv.cute.convert import E4M3_MAX, e2m1x2, e4m3x4, magnitude, mxfp4_scale, pow2_ceil, reciprocal_pow2
 from equiv.cute.host import compiled, dynamic, stream_of
 from equiv.cute.warp import group_max, warp_max, warp_sum
-from equiv.dsa_index.tensors import BLOCK, DIM, HEADS, PAGE, axis, is_fp4, is_mx, rows
 from equiv.errors import UsageError
+from equiv.geometry.dsa import BLOCK, DIM, HEADS, PAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
+    from collections.abc import Hashable
 
-    from equiv.records import Case
+    import torch
 
 QUERY_FLOOR = 1e-10
 WEIGHT_SCALE = (HEADS * DIM) ** -0.5
@@ -236,17 +236,30 @@ def e2m1_codes(rX, inverse: Float32) -> Uint16:
     return Uint16(e2m1x2(rX[0] * inverse, rX[1] * inverse) | (e2m1x2(rX[2] * inverse, rX[3] * inverse) << 8))
 
 
-def run_dsa_index(case: Case, tensors: Mapping[str, Any]) -> None:
-    """Runs `DsaIndex` on the device that CuTe DSL is set to: one launch; writes `q_out`, `w_out` and `cache`."""
-    row = rows(case)
-    kernel = DsaIndex(
-        row["key_at"],
-        row["weight_at"],
-        mx=is_mx(case),
-        fp4=is_fp4(case),
-        key_round=str(axis(case, "key_round")),
-        key_floor=float(axis(case, "key_floor")),
-    )
-    names = ("projected", "q", "norm_w", "norm_b", "cache", "slots", "q_out", "w_out")
-    operands = (*(dynamic(tensors[name]) for name in names), Float32(axis(case, "eps")), stream_of(tensors["q"]))
-    compiled(kernel, operands, on_gpu=tensors["q"].is_cuda)(*operands)
+def dsa_index(
+    q: torch.Tensor,
+    projected: torch.Tensor,
+    norm_w: torch.Tensor,
+    norm_b: torch.Tensor,
+    cache: torch.Tensor,
+    slots: torch.Tensor,
+    q_out: torch.Tensor,
+    w_out: torch.Tensor,
+    *,
+    key_at: int,
+    weight_at: int,
+    fp4: bool = False,
+    mx: bool = False,
+    key_round: str = "bf16",
+    key_floor: float = 1e-4,
+    eps: float = 1e-6,
+) -> None:
+    """Runs `DsaIndex` on torch tensors, on the device that CuTe DSL is set to: one launch on the current stream.
+
+    Tensors and options are those of `DsaIndex` (`key_at` and `weight_at` its `key` and `weight`); `eps` is added to the
+    key's variance. Results go into `q_out`, `w_out` and `cache`; compiled once per process and set of options.
+    """
+    kernel = DsaIndex(key_at, weight_at, mx=mx, fp4=fp4, key_round=key_round, key_floor=key_floor)
+    tensors = (projected, q, norm_w, norm_b, cache, slots, q_out, w_out)
+    operands = (*map(dynamic, tensors), Float32(eps), stream_of(q))
+    compiled(kernel, operands, on_gpu=q.is_cuda)(*operands)

@@ -1,7 +1,7 @@
 """The slow, portable engine: the same instruction table and scheduler rules as the C engine, without a compiler.
 
-It is a second definition of every instruction, in Python over `equiv.rounding`, to test the C engine against, and it lets
-an observer (`equiv.emulator.trace`) follow each value.
+It is a second definition of every instruction, in Python over `equiv.rounding`, to test the C engine against, and it
+lets an observer (`equiv.emulator.trace`) follow each value.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from equiv.emulator import faults
 from equiv.emulator.decode import decode
 from equiv.emulator.engine import DEFAULT_BUDGET, LaunchConfig, LaunchStats
 from equiv.emulator.memory import Region
-from equiv.emulator.reference.machine import BARRIER, CLUSTER, FULL, LANES, BARRIERS, Grid, Warp
+from equiv.emulator.ptx import Instruction
+from equiv.emulator.reference import matrix, warps
+from equiv.emulator.reference.machine import BARRIER, BARRIERS, CLUSTER, FULL, LANES, Grid, Warp
 from equiv.emulator.reference.spaces import FaultError, GlobalMemory
 from equiv.emulator.reference.steps import Step, lanes_of, mask_of, prepare
-from equiv.emulator.reference.warps import TOGETHER, Observer
 from equiv.errors import DeviceError, UnknownInstructionError
 
 if TYPE_CHECKING:
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     from equiv.emulator.decode import ByteCode
     from equiv.emulator.memory import Memory
     from equiv.emulator.ptx import Kernel, Module
+    from equiv.emulator.reference.warps import Observer
 
+_TOGETHER = {**warps.TOGETHER, "mma": matrix.multiply, "ldmatrix": matrix.load, "stmatrix": matrix.store}
 _FLOW = frozenset({"bra", "brx", "ret", "exit", "trap", "bar", "barrier"})
 
 
@@ -50,6 +53,7 @@ class Program:
 
     @property
     def name(self) -> str:
+        """The kernel's."""
         return self.kernel.name
 
 
@@ -75,12 +79,10 @@ def load(module: Module, kernel: str, arch: str) -> Program:
         places[variable.name] = address
         data.append(Region(address, max(variable.size, 1), f"variable {variable.name}", variable.space == "global"))
     bytecode = decode(module, chosen, arch, places)
-    from equiv.emulator.ptx import Instruction
-
     listed = (*chosen.instructions, Instruction("exit", ()))
     steps = tuple(prepare(one, decoded) for one, decoded in zip(listed, bytecode.instructions, strict=True))
     for one in steps:
-        if one is not None and one.lane is None and one.base not in TOGETHER and one.base not in _FLOW:
+        if one is not None and one.lane is None and one.base not in _TOGETHER and one.base not in _FLOW:
             problem = "the portable engine has no semantics for it"
             raise UnknownInstructionError(one.instruction.opcode, problem, one.instruction.line)
     return Program(chosen, arch, bytecode, steps, tuple(data), tuple(storage))
@@ -97,14 +99,17 @@ def launch(
 ) -> LaunchStats:
     """Execute a grid to its end; arguments, effects and errors are those of `equiv.emulator.engine.launch`.
 
-    Args:
-        observer: is told of every value that is made or moved.
+    The `observer` is told of every value that is made or moved.
     """
     shared = program.bytecode.dynamic_at + config.dynamic_shared
     # As in the C engine the parameters can also be reached through a generic address.
     block = np.frombuffer(params or b"\0", np.uint8).copy()
-    regions = [*memory.regions, *program.data, Region(block.ctypes.data, block.nbytes, "kernel parameters", writable=False)]
-    grid = Grid(config, params, GlobalMemory(regions), shared, program.bytecode.local_size)
+    regions = [
+        *memory.regions,
+        *program.data,
+        Region(block.ctypes.data, block.nbytes, "kernel parameters", writable=False),
+    ]
+    grid = Grid(config, program.arch, params, GlobalMemory(regions), shared=shared, local=program.bytecode.local_size)
     run = _Run(program, grid, block.ctypes.data, DEFAULT_BUDGET if budget is None else budget, observer)
     began = time.perf_counter()
     for _ in grid.clusters():
@@ -146,8 +151,8 @@ class _Run:
         """Raises the error for a fault, as the C engine words it."""
         regions, kernel = tuple(self.grid.memory.regions), self.program.kernel
         shown = (waits or [])[: faults.WAITING_SHOWN]
-        size = self.grid.shared_size
-        raise faults.describe(kernel, self.grid.config.grid, regions, fault, shown, size, len(waits or []))
+        stop = faults.Stop(fault, shown, len(waits or []), self.grid.shared_size)
+        raise faults.describe(kernel, self.grid.config.grid, regions, stop)
 
     def fault(self, warp: Warp, pc: int, active: int, error: FaultError) -> None:
         """Raises the error for what one lane did."""
@@ -204,7 +209,7 @@ class _Run:
             if self.observer is not None:
                 self.observer.computed(warp, step, mask, sources, results)
         else:
-            TOGETHER[step.base](warp, step, mask, self.observer)
+            _TOGETHER[step.base](warp, step, mask, self.observer)
         warp.put(pc + 1, active)
 
     def flow(self, warp: Warp, step: Step, pc: int, active: int, mask: int) -> None:

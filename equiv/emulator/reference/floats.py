@@ -70,13 +70,19 @@ def _one(operation: str, mods: Mods, *sources: Array) -> Array:
         operands = (np.full_like(sources[0], _ONE), *sources) if operation == "rcp" else sources
         result = fp.sqrt(*operands, ftz=ftz) if operation == "sqrt" else fp.div(*operands, ftz=ftz)
     else:
-        function: Vector = {"add": fp.add, "sub": fp.sub, "mul": fp.mul, "fma": fp.fma, "mad": fp.fma}[operation]
-        result = function(*sources, mode=mode, ftz=ftz)
+        functions: dict[str, Vector] = {
+            "add": fp.add,
+            "sub": fp.sub,
+            "mul": fp.mul,
+            "fma": fp.fma,
+            "mad": fp.fma,
+        }
+        result = functions[operation](*sources, mode=mode, ftz=ftz)
     return _saturated(result) if mods.get("sat") else result
 
 
 def _half(operation: str, mods: Mods, *sources: Array) -> Array:
-    """One operation on halves, rounded once: toward zero into float32 with the lost rest in its last bit, then to the half."""
+    """One operation on halves, rounded once: to float32 toward zero, the lost rest in its last bit, then to half."""
     kind, flushed = mods["type"].removesuffix("x2"), bool(mods.get("ftz"))
 
     def flush(x: Array) -> Array:
@@ -87,7 +93,7 @@ def _half(operation: str, mods: Mods, *sources: Array) -> Array:
         result = _narrow(_extreme(operation, mods, *wide), kind)
     else:
         if operation == "mul":
-            wide.append(((wide[0] ^ wide[1]) & fp.SIGN))  # adding a zero of its sign changes nothing
+            wide.append((wide[0] ^ wide[1]) & fp.SIGN)  # adding a zero of its sign changes nothing
         elif operation != "fma":
             wide = [wide[0], np.full_like(wide[0], _ONE), fp.negate(wide[1]) if operation == "sub" else wide[1]]
         result = _narrow(_to_odd(*wide), kind)
@@ -100,7 +106,9 @@ def _half(operation: str, mods: Mods, *sources: Array) -> Array:
 def _to_odd(a: Array, b: Array, c: Array) -> Array:
     down, up = fp.fma(a, b, c, mode=Mode.RM), fp.fma(a, b, c, mode=Mode.RP)
     zero, nearest = fp.fma(a, b, c, mode=Mode.RZ), fp.fma(a, b, c)
-    inexact = (down != up) & ((zero & fp.MAGNITUDE) < fp.INF) & ((nearest & fp.MAGNITUDE | (down ^ up) & fp.MAGNITUDE) != 0)
+    inexact = (
+        (down != up) & ((zero & fp.MAGNITUDE) < fp.INF) & ((nearest & fp.MAGNITUDE | (down ^ up) & fp.MAGNITUDE) != 0)
+    )
     return np.where(inexact, zero | np.uint32(1), zero)
 
 
@@ -124,12 +132,16 @@ def _arithmetic(operation: str) -> Callable[[Mods], Vector]:
     """f32, f32x2, halves and f32 with half operands: the same operation, part by part."""
 
     def find(mods: Mods) -> Vector:
-        one = _half if mods.get("type") in HALVES else _extreme if operation in _EXTREMES else _one
+        one: Vector = _extreme if operation in _EXTREMES else _one
+        if mods.get("type") in HALVES:
+            one = _half
         if mods.get("type", "").endswith("x2"):
             bits = TYPE_BITS[mods["type"]] // 2
 
             def packed(*sources: Array) -> Array:
-                low, high = (one(operation, mods, *half) for half in zip(*(_parts(x, bits) for x in sources), strict=True))
+                low, high = (
+                    one(operation, mods, *half) for half in zip(*(_parts(x, bits) for x in sources), strict=True)
+                )
                 return low.astype(np.uint64) | high.astype(np.uint64) << np.uint64(bits)
 
             return packed
@@ -150,7 +162,8 @@ def _sign(operation: str) -> Callable[[Mods], Vector]:
         def lanes(a: Array) -> Array:
             a = fp.flush(_word(a)) if mods.get("ftz") else a
             wide = np.asarray(a).astype(np.uint64)
-            return wide ^ np.uint64(sign) if operation == "neg" else wide & np.uint64(~sign & (1 << bits) - 1)
+            kept = wide & np.uint64(~sign & (1 << bits) - 1)
+            return np.asarray(wide ^ np.uint64(sign) if operation == "neg" else kept)
 
         return lanes
 
@@ -166,7 +179,14 @@ def _compare(mods: Mods) -> Callable[[Array, Array], Array]:
         if relation in {"num", "nan"}:
             return unordered if relation == "nan" else ~unordered
         u, v = (fp.floats(fp.flush(z) if ftz else z) for z in (x, y))
-        function = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}
+        function = {
+            "eq": np.equal,
+            "ne": np.not_equal,
+            "lt": np.less,
+            "le": np.less_equal,
+            "gt": np.greater,
+            "ge": np.greater_equal,
+        }
         with np.errstate(invalid="ignore"):
             result: Array = function[relation[:2]](u, v)
         return result | unordered if relation.endswith("u") else result & ~unordered
@@ -175,7 +195,8 @@ def _compare(mods: Mods) -> Callable[[Array, Array], Array]:
 
 
 def _setp(mods: Mods) -> Vector:
-    compare, combine = _compare(mods), np.frompyfunc(combined(mods), 2, 1)
+    compare = _compare(mods)
+    combine: Vector = np.frompyfunc(combined(mods), 2, 1)
 
     def lanes(a: Array, b: Array, c: Array | int = 0) -> tuple[Array, Array]:
         result = compare(a, b)
@@ -185,7 +206,8 @@ def _setp(mods: Mods) -> Vector:
 
 
 def _set(mods: Mods) -> Vector:
-    compare, combine = _compare(mods), np.frompyfunc(combined(mods), 2, 1)
+    compare = _compare(mods)
+    combine: Vector = np.frompyfunc(combined(mods), 2, 1)
     one = 0x3F800000 if mods["dtype"] == "f32" else 0xFFFF_FFFF
     return lambda a, b, c=0: combine(compare(a, b), c) * one
 
@@ -193,20 +215,26 @@ def _set(mods: Mods) -> Vector:
 def _testp(mods: Mods) -> Vector:
     def lanes(a: Array) -> Array:
         x = _word(a) & fp.MAGNITUDE
-        return {
+        found: dict[str, Array] = {
             "finite": x < fp.INF,
             "infinite": x == fp.INF,
             "number": x <= fp.INF,
             "notanumber": x > fp.INF,
             "normal": (x < fp.INF) & (x >= 0x800000),
             "subnormal": (x < 0x800000) & (x != 0),
-        }[mods["what"]]
+        }
+        return found[mods["what"]]
 
     return lanes
 
 
 def _approximate(operation: str) -> Callable[[Mods], Vector]:
-    functions: dict[str, Vector] = {"rcp": special.rcp, "rsqrt": special.rsqrt, "sqrt": special.sqrt, "ex2": special.ex2}
+    functions: dict[str, Vector] = {
+        "rcp": special.rcp,
+        "rsqrt": special.rsqrt,
+        "sqrt": special.sqrt,
+        "ex2": special.ex2,
+    }
 
     def find(mods: Mods) -> Vector:
         if mods.get("rnd"):
@@ -258,7 +286,7 @@ def _from_integer(mods: Mods) -> Vector:
     lanes = np.frompyfunc(one, 1, 1)
 
     def converted(a: Array) -> Array:
-        bits = _word(lanes(a))
+        bits = _word(np.asarray(lanes(a)))
         return _saturated(bits) if mods.get("sat") else bits
 
     return converted
@@ -334,7 +362,9 @@ def _from_tiny(mods: Mods) -> Vector:
 
 
 def _tf32(_: Mods) -> Vector:
-    return lambda a: np.where((_word(a) & fp.INF) == fp.INF, _word(a), _word(a) + np.uint32(0x1000) & np.uint32(0xFFFFE000))
+    return lambda a: np.where(
+        (_word(a) & fp.INF) == fp.INF, _word(a), _word(a) + np.uint32(0x1000) & np.uint32(0xFFFFE000)
+    )
 
 
 def _float_to_float(mods: Mods) -> Vector:
@@ -386,4 +416,6 @@ FLOATS: dict[str, Callable[[Mods], Vector]] = {
 def is_float(mods: Mods) -> bool:
     """Whether these spellings are a float instruction's: its type, or one end of its conversion, is a float format."""
     kinds = {mods.get("type", ""), mods.get("dtype", "") if "atype" in mods else "", mods.get("atype", "")}
-    return any(kind and not (kind[0] in "usb" and kind[1:].removesuffix("x2").isdigit()) for kind in kinds if kind != "pred")
+    return any(
+        kind and not (kind[0] in "usb" and kind[1:].removesuffix("x2").isdigit()) for kind in kinds if kind != "pred"
+    )

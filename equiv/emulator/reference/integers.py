@@ -1,7 +1,7 @@
 """What integer, bit, move and address instructions compute in one lane, on Python integers.
 
 Each function takes an instruction's spellings and gives a function of its sources, which come as integers of their type
-(signed types negative where their top bit is set), in the order of the operands. A result is cut to its type afterwards.
+(signed types negative where their top bit is set), in the order of the operands. A result is cut to its type after.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def permutation(mode: str, selector: int) -> list[tuple[int, bool]]:
     if not mode:
         return [(selector >> 4 * i & 7, bool(selector >> 4 * i & 8)) for i in range(4)]
     n = selector & 3
-    picks = {
+    picks: dict[str, Callable[[int], int]] = {
         "f4e": lambda i: n + i & 7,
         "b4e": lambda i: n - i & 7,
         "rc8": lambda _: n,

@@ -1,7 +1,7 @@
 """Warps, CTAs and grids of the portable engine, and how control moves through them.
 
-The rules are those of the C engine (csrc/runtime.h, sync.h): a warp is a set of fragments, lanes that share a pc; the ready
-fragment at the lowest pc runs and takes up every other that stands there. Lanes are bits of an integer.
+The rules are those of the C engine (csrc/runtime.h, sync.h): a warp is a set of fragments, lanes that share a pc; the
+ready fragment at the lowest pc runs and takes up every other that stands there. Lanes are bits of an integer.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from equiv.emulator import faults
-from equiv.emulator.reference.spaces import GlobalMemory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from equiv.emulator.engine import LaunchConfig
+    from equiv.emulator.reference.spaces import GlobalMemory
 
 LANES = 32
 FULL = 0xFFFF_FFFF
@@ -77,8 +77,11 @@ class Cta:
 class Grid:
     """A launch while it runs: its shape, memory and the CTAs of the cluster at hand."""
 
-    def __init__(self, config: LaunchConfig, params: bytes, memory: GlobalMemory, shared: int, local: int) -> None:
+    def __init__(
+        self, config: LaunchConfig, arch: str, params: bytes, memory: GlobalMemory, *, shared: int, local: int
+    ) -> None:
         self.config = config
+        self.arch = arch
         self.params = bytearray(params)
         self.memory = memory
         self.shared_size = shared
@@ -115,7 +118,7 @@ class Grid:
 
 
 class Warp:
-    """One warp: registers by name (a list of 32 integers each), fragments, which lanes still live, an observer's notes."""
+    """One warp: registers by name (32 integers each), fragments, which lanes still live, an observer's notes."""
 
     def __init__(self, grid: Grid, cta: Cta, number: int, threads: int) -> None:
         self.grid = grid
@@ -152,7 +155,7 @@ class Warp:
             self.fragments.append(Fragment(pc, mask, wait, number, need))
 
     def gather(self, pc: int, mask: int, need: int) -> int:
-        """Lanes at a collective instruction: those of `mask` and those waiting here, or 0 (parked) if some are missing."""
+        """Lanes at a collective instruction: `mask` and those waiting here, or 0 (parked) if some are missing."""
         for one in list(self.fragments):
             if one.wait == GATHER and one.pc == pc:
                 mask |= one.mask

@@ -1,4 +1,4 @@
-"""The memory of a running grid by state space: checks as the C engine makes them, bytes in and out, and what is behind them.
+"""The memory of a running grid by state space: checks as the C engine makes them, and bytes in and out.
 
 An access is first turned into a `Place` (whose memory, at which byte); its bytes are then read or written there.
 """
@@ -34,7 +34,13 @@ class FaultError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A byte of memory: of the global memory (`owner` "global"), of a CTA's shared memory, a lane's local memory, the parameters."""
+    """A byte of memory.
+
+    Attributes:
+        owner: `global`, `shared`, `local` or `param`.
+        number: rank of the CTA, or lane.
+        at: host address, or offset.
+    """
 
     owner: str
     number: int
@@ -67,12 +73,8 @@ def wrap(space: str, address: int) -> int:
     return address & (0xFFFF_FFFF if space.startswith((*_NARROW, "param::")) else 0xFFFF_FFFF_FFFF_FFFF)
 
 
-def place(warp: Warp, space: str, lane: int, address: int, size: int, align: int, *, write: bool) -> Place:
-    """Checks one lane's access and says whose byte it is.
-
-    Args:
-        space: as spelt: empty for generic.
-        align: what the address must be a multiple of, a power of two.
+def place(warp: Warp, space: str, lane: int, address: int, size: int, *, write: bool) -> Place:
+    """Checks one lane's access, which must be aligned to its size, and says whose byte it is; space "" is generic.
 
     Raises:
         FaultError: misaligned, out of bounds, or a write to read-only memory.
@@ -87,9 +89,9 @@ def place(warp: Warp, space: str, lane: int, address: int, size: int, align: int
         else:
             space = "global"
     space = space.partition("::")[0]
-    if address & align - 1:
+    if address & size - 1:
         detail = {"shared": 2, "local": 3, "param": 4}.get(space, int(write))
-        raise FaultError(faults.MISALIGNED, lane, address, align, detail)
+        raise FaultError(faults.MISALIGNED, lane, address, size, detail)
     grid, cta = warp.grid, warp.cta
     if space == "shared":
         rank, offset = address >> 24, (address & SLICE - 1) - RESERVED

@@ -1,4 +1,4 @@
-"""Decoded instructions as the portable engine executes them: operands by register name, and the function of each lane."""
+"""Decoded instructions as the portable engine executes them: operands by register name, and what each lane computes."""
 
 from __future__ import annotations
 
@@ -145,7 +145,8 @@ def prepare(instruction: Instruction, decoded: Decoded) -> Step | None:
         return None
     entry, mods = decoded.shape.entry, dict(decoded.shape.mods)
     places = iter(decoded.places)
-    sources, results = [], []
+    sources: list[Operand] = []
+    results: list[Operand] = []
     for slot in decoded.shape.slots:
         kind, register, value = slot.kind, "", 0
         if kind not in {"sink", "absent"}:

@@ -1,4 +1,4 @@
-"""What the lanes of a warp do together: shuffles, votes, matches, reductions, elections; loads, stores, atomics, copies.
+"""What a warp does together: shuffles, votes, matches, reductions, elections; loads, stores, atomics, copies.
 
 A function takes the engine's state and the lanes that execute, changes registers and memory, and tells the observer.
 """
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from equiv.emulator.reference.machine import Warp
+    from equiv.emulator.reference.matrix import Multiplication
     from equiv.emulator.reference.spaces import Place
     from equiv.emulator.reference.steps import Step, Values
 
@@ -38,17 +39,28 @@ class Observer(Protocol):
     def reduced(self, warp: Warp, step: Step, mask: int, source: Values) -> None:
         """All lanes of `mask` now hold one value made of `source` in all of them."""
 
-    def loaded(self, warp: Warp, step: Step, lane: int, where: Place, size: int, data: bytes) -> None:
-        """A lane's results were read from memory, `size` bytes each."""
+    def loaded(self, warp: Warp, step: Step, lane: int, where: Place, data: bytes) -> None:
+        """A lane's results were read from memory, one behind the other."""
 
-    def stored(self, warp: Warp, step: Step, lane: int, where: Place, size: int, data: bytes) -> None:
-        """A lane's sources were written to memory, `size` bytes each."""
+    def stored(self, warp: Warp, step: Step, lane: int, where: Place, data: bytes) -> None:
+        """A lane's sources `b...` were written to memory, one behind the other."""
 
-    def updated(self, warp: Warp, step: Step, lane: int, where: Place, old: bytes, new: bytes) -> None:
-        """An atomic changed memory from `old` to `new`; its results are written after all lanes are through."""
+    def updated(self, warp: Warp, step: Step, lane: int, where: Place, change: tuple[bytes, bytes]) -> None:
+        """An atomic changed memory from one to the other; its results are written after all lanes are through."""
 
     def copied(self, warp: Warp, where: Place, source: int, count: int, size: int) -> None:
         """`size` bytes came from the global address `source`, those after `count` are zero."""
+
+    def assembled(
+        self, warp: Warp, operand: Operand, lane: int, pieces: Sequence[tuple[Place, int]], data: bytes
+    ) -> None:
+        """A register was read as two halves, low half first, each at a byte behind a place."""
+
+    def scattered(self, warp: Warp, operand: Operand, lane: int, where: Place, data: bytes, *, at: int) -> None:
+        """Bytes of a register, from byte `at` on, were written to memory."""
+
+    def multiplied(self, warp: Warp, one: Multiplication) -> None:
+        """A matrix instruction wrote its results."""
 
 
 def shuffle(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
@@ -154,10 +166,8 @@ def addresses(warp: Warp, step: Step, name: str) -> tuple[str, list[int]]:
     base, offset = step.operand(name), step.operand(f"{name}+")
     assert base is not None
     assert offset is not None
-    if base.kind == "special" or (base.register and base.bits):
-        values = step.read(warp, base)
-    else:
-        values = [base.value] * LANES
+    known = base.kind == "special" or (base.register and base.bits)
+    values = step.read(warp, base) if known else [base.value] * LANES
     space = "" if base.type == "generic" else base.type
     return space, [spaces.wrap(space, value + offset.value) for value in values]
 
@@ -167,23 +177,23 @@ def load(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
     size = TYPE_BITS[step.mods["type"]] // 8
     total = size * len(step.results)
     space, at = addresses(warp, step, "a")
-    where = {lane: spaces.place(warp, space, lane, at[lane], total, total, write=False) for lane in lanes_of(mask)}
+    where = {lane: spaces.place(warp, space, lane, at[lane], total, write=False) for lane in lanes_of(mask)}
     data = {lane: spaces.read(warp, place, total) for lane, place in where.items()}
     for i, result in enumerate(step.results):
         values = [int.from_bytes(data.get(lane, b"")[i * size : (i + 1) * size], "little") for lane in range(LANES)]
         step.write(warp, result, values, mask)
     if observer is not None:
         for lane, place in where.items():
-            observer.loaded(warp, step, lane, place, size, data[lane])
+            observer.loaded(warp, step, lane, place, data[lane])
 
 
 def store(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
-    """`st`: of lanes that store to one address in one pass of 128 bytes the lowest stays, a later pass overwrites."""
+    """`st`: of lanes at one address in one pass of 128 bytes the lowest's value stays; a later pass overwrites."""
     values = [one for one in step.sources if one.name.startswith("b")]
     size = TYPE_BITS[step.mods["type"]] // 8
     total = size * len(values)
     space, at = addresses(warp, step, "a")
-    where = {lane: spaces.place(warp, space, lane, at[lane], total, total, write=True) for lane in lanes_of(mask)}
+    where = {lane: spaces.place(warp, space, lane, at[lane], total, write=True) for lane in lanes_of(mask)}
     read = [step.read(warp, one) for one in values]
     in_a_pass = 128 // max(total, 4)
     for lane in (k ^ in_a_pass - 1 for k in range(LANES)):
@@ -191,7 +201,7 @@ def store(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
             data = b"".join((one[lane] & (1 << 8 * size) - 1).to_bytes(size, "little") for one in read)
             spaces.write(warp, where[lane], data)
             if observer is not None:
-                observer.stored(warp, step, lane, where[lane], size, data)
+                observer.stored(warp, step, lane, where[lane], data)
 
 
 def _half_sum(kind: str) -> Callable[[int, int], int]:
@@ -206,9 +216,15 @@ def atomic(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None
     kind, operation = step.mods["type"], step.mods["op"]
     size = TYPE_BITS[kind] // 8
     space, at = addresses(warp, step, "a")
-    where = {lane: spaces.place(warp, space, lane, at[lane], size, size, write=True) for lane in lanes_of(mask)}
+    where = {lane: spaces.place(warp, space, lane, at[lane], size, write=True) for lane in lanes_of(mask)}
     flush = step.mods["space"] in {"global", ""}  # on shared memory subnormals are kept
-    float_sum = (lambda x, b: int(fp.add(np.uint32(x), np.uint32(b), ftz=flush))) if kind == "f32" else _half_sum(kind) if kind.endswith("x2") else None
+    float_sum = (
+        (lambda x, b: int(fp.add(np.uint32(x), np.uint32(b), ftz=flush)))
+        if kind == "f32"
+        else _half_sum(kind)
+        if kind.endswith("x2")
+        else None
+    )
     functions: dict[str, Callable[[int, int, int], int]] = {
         "add": lambda x, b, _: float_sum(x, b) if float_sum else x + b,
         "min": lambda x, b, _: min(x, b),
@@ -230,7 +246,7 @@ def atomic(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None
         spaces.write(warp, place, new.to_bytes(size, "little"))
         if observer is not None:
             before = (old[lane] & (1 << 8 * size) - 1).to_bytes(size, "little")
-            observer.updated(warp, step, lane, place, before, new.to_bytes(size, "little"))
+            observer.updated(warp, step, lane, place, (before, new.to_bytes(size, "little")))
     if step.results:
         _put(step, warp, mask, d=old)
 
@@ -243,7 +259,7 @@ def copy(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
     space, to = addresses(warp, step, "a")
     _, source = addresses(warp, step, "s")
     part = step.operand("b")
-    where = {lane: spaces.place(warp, space, lane, to[lane], size, size, write=True) for lane in lanes_of(mask)}
+    where = {lane: spaces.place(warp, space, lane, to[lane], size, write=True) for lane in lanes_of(mask)}
     for lane, place in where.items():
         count = size
         if part is not None:
@@ -270,7 +286,7 @@ def _put(step: Step, warp: Warp, mask: int, **values: Any) -> None:  # noqa: ANN
 
 TOGETHER: dict[str, Callable[[Warp, Step, int, Observer | None], None]] = {
     "shfl": shuffle, "vote": vote, "match": match, "redux": redux, "elect": elect, "activemask": activemask,
-    "and": predicate_logic, "or": predicate_logic, "xor": predicate_logic, "not": predicate_logic, "mov": predicate_logic,
+    **dict.fromkeys(("and", "or", "xor", "not", "mov"), predicate_logic),
     "add": carry, "addc": carry, "ld": load, "st": store, "atom": atomic, "red": atomic, "cp": copy,
 }  # fmt: skip
 """Base name -> what a warp does; control flow is in `engine`."""

@@ -13,10 +13,13 @@ from equiv.rounding.declarations import dsa
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from equiv.rounding.declaration import Declaration
+    from equiv.rounding.declaration import Declaration, Terms
 
 DECLARATIONS: Final[Mapping[str, tuple[Declaration, ...]]] = {"dsa_index": dsa.DECLARATIONS}
 """Pair name -> its declarations."""
+
+TERMS: Final[Mapping[str, Mapping[str, Terms]]] = {"dsa_index": dsa.TERMS}
+"""Pair name -> name of a reduction -> what its terms are, for finding it in a trace."""
 
 
 def find(pair: str, party: str, toolchain: Mapping[str, str], arch: str) -> Declaration | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from equiv.rounding.declaration import Declaration
+from equiv.rounding.declaration import Declaration, Terms
 from equiv.rounding.orders import Order, butterfly, leaves, pairwise
 
 if TYPE_CHECKING:
@@ -84,3 +84,9 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = (
     ),
 )
 """Triton 3.6.0 and 3.8.0 differ in control flow only; other versions were not read."""
+
+TERMS: Final[Mapping[str, Terms]] = {
+    "key.sum": Terms("values", DIM, ("projected",)),
+    "key.squares": Terms("squares", DIM, ("projected",)),
+}
+"""The key's channels, in both: term i is channel i."""

@@ -1,0 +1,87 @@
+"""The orders in which a pair's parties really add, traced from what they launch, beside the declared ones.
+
+A party runs one case on a tracing device; the reductions that its declaration names are looked up among those found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+from equiv.errors import DeviceError, UnsupportedError
+from equiv.rounding.declarations import TERMS
+from equiv.rounding.orders import first_difference
+from equiv.runner import run_party
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from equiv.pairs import Pair
+    from equiv.records import Case
+    from equiv.rounding.declaration import Declaration
+    from equiv.rounding.orders import Order
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """One reduction of one party on one architecture.
+
+    Attributes:
+        order: as traced; None if no such reduction, or several different ones, were found.
+        problem: "" if the traced order is the declared one; else what is wrong, in words.
+    """
+
+    party: str
+    arch: str
+    toolchain: Mapping[str, str]
+    reduction: str
+    order: Order | None
+    problem: str
+
+
+def smallest(pair: Pair, cases: Sequence[Case]) -> Case:
+    """The case with the fewest tensor elements."""
+    return min(cases, key=lambda case: sum(prod(spec.shape) for spec in pair.layout(case)))
+
+
+def trace(pair: Pair, party: str, case: Case, arch: str) -> tuple[Traced, ...]:
+    """Runs one party on one case and compares every declared order with what it did.
+
+    Raises:
+        UnsupportedError: the party cannot be compiled here, or no reduction of this pair is described for tracing.
+        PartyError: it failed.
+    """
+    from equiv.emulator.reductions import Finder, single
+    from equiv.emulator.tracing import TracingDevice
+
+    if pair.name not in TERMS:
+        raise UnsupportedError(f"terms:{pair.name}", "no reduction of this pair is described for tracing")
+    device = TracingDevice(arch)
+    versions = run_party(pair, party, case, pair.inputs(case), device).toolchain
+    declared: Declaration | None = pair.declaration(party, versions, arch)
+    reductions = Finder(device.tracer.graph).all(device.tracer.outputs)
+    found = []
+    for name, terms in TERMS[pair.name].items():
+        fitting = [
+            one
+            for one in reductions
+            if (one.form, len(one.terms), one.buffers) == (terms.form, terms.count, terms.buffers)
+        ]
+        order, problem = None, ""
+        try:
+            order = single(fitting, str(terms)).order
+        except DeviceError as error:
+            problem = str(error)
+        if order is not None:
+            problem = _problem(declared, name, order)
+        found.append(Traced(party, arch, versions, name, order, problem))
+    return tuple(found)
+
+
+def _problem(declared: Declaration | None, name: str, order: Order) -> str:
+    if declared is None:
+        return "nothing is declared for these versions"
+    if name not in declared.orders:
+        return "not declared"
+    return first_difference(declared.orders[name], order)
