@@ -57,6 +57,13 @@ class Program:
         return self.kernel.name
 
 
+def _known(step: Step) -> bool:
+    """Whether the portable engine has semantics for what a warp does together."""
+    if step.base in {"cp", "bar", "barrier"} and step.mods.keys() & {"bulk", "mbarrier", "red"}:
+        return False
+    return step.base in _TOGETHER or step.base in _FLOW
+
+
 def load(module: Module, kernel: str, arch: str) -> Program:
     """Decode a kernel.
 
@@ -82,7 +89,7 @@ def load(module: Module, kernel: str, arch: str) -> Program:
     listed = (*chosen.instructions, Instruction("exit", ()))
     steps = tuple(prepare(one, decoded) for one, decoded in zip(listed, bytecode.instructions, strict=True))
     for one in steps:
-        if one is not None and one.lane is None and one.base not in _TOGETHER and one.base not in _FLOW:
+        if one is not None and one.lane is None and not _known(one):
             problem = "the portable engine has no semantics for it"
             raise UnknownInstructionError(one.instruction.opcode, problem, one.instruction.line)
     return Program(chosen, arch, bytecode, steps, tuple(data), tuple(storage))

@@ -252,7 +252,9 @@ def atomic(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None
 
 
 def copy(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
-    """`cp.async`: happens at once."""
+    """`cp.async`: happens at once, so that its groups have nothing to do."""
+    if step.mods.keys() & {"commit_group", "wait_group", "wait_all"}:
+        return
     size = step.source(warp, "e")[0]
     if size not in {4, 8, 16}:
         raise FaultError(faults.VALUE, 0, size, 0, 0)
