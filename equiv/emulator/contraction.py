@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from equiv.emulator import constants
 from equiv.emulator.dataflow import read, written
 from equiv.emulator.products import MOVES, fusions, is_sum, parts, suspects
-from equiv.emulator.ptx import Immediate, Instruction, Kernel, Operand, Register
+from equiv.emulator.ptx import Immediate, Instruction, Kernel, Operand, Register, Vector
 
 _SIGN_BITS = {"f32": 1 << 31, "f64": 1 << 63, "f32x2": 1 << 63 | 1 << 31}
 _REGISTER_TYPE = {
@@ -102,26 +102,28 @@ class _Rewrite:
                 addend = self._negated(new, one, kind, addend)
             else:
                 negative = not negative
-        if negative and isinstance(second, Immediate):
+        was = self.original.instructions[product].opcode
+        if negative and (isinstance(second, Immediate) or not was.startswith("mul")):
             second = self._negated(new, one, kind, second)
         elif negative:
             first = self._negated(new, one, kind, first)
         opcode = ".".join(["fma", "rn", *(part for part in ("ftz", "sat") if part in modifiers), kind])
         new.append(replace(one, opcode=opcode, operands=(target, first, second, addend)))
         self.becomes[index] = new
-        original = self.original.instructions[product]
-        self.done.append(
-            Contraction("fused", one.line, original.line, f"{original.opcode} {one.opcode}", opcode, one.source)
-        )
+        line = self.original.instructions[product].line
+        self.done.append(Contraction("fused", one.line, line, f"{was} {one.opcode}", opcode, one.source))
 
     def _negated(self, new: list[Instruction], like: Instruction, kind: str, operand: Operand) -> Operand:
         if isinstance(operand, Immediate):
             return Immediate(operand.bits ^ _SIGN_BITS[kind], operand.kind)
         result = self.new_register(_REGISTER_TYPE[kind])
-        flip = replace(like, opcode=f"neg.{kind}", operands=(result, operand), guard=None, guard_negated=False)
-        if kind == "f32x2":  # PTX has no packed neg
-            flip = replace(flip, opcode="xor.b64", operands=(result, operand, Immediate(_SIGN_BITS[kind], "int")))
-        new.append(flip)
+        pairs: list[tuple[str, tuple[Operand, ...]]] = [(f"neg.{kind}", (result, operand))]
+        if kind == "f32x2":  # PTX has no packed neg; ptxas sees through this
+            low, high = self.new_register("f32"), self.new_register("f32")
+            halves = Vector((low, high))
+            pairs = [("mov.b64", (halves, operand)), ("neg.f32", (low, low)), ("neg.f32", (high, high))]
+            pairs.append(("mov.b64", (result, halves)))
+        new += [replace(like, opcode=op, operands=to, guard=None, guard_negated=False) for op, to in pairs]
         return result
 
     def _factors(self, product: int) -> tuple[Operand, Operand]:

@@ -21,6 +21,8 @@ from equiv.emulator.toolchain import Ptxas, assemble, assembler_of, disassemble,
 from equiv.errors import EmulatorError, UnsupportedError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from equiv.emulator.ptx import Module
 
 Sass = dict[str, tuple[str, ...]]
@@ -54,13 +56,22 @@ def vouch(module: Module, cubin: bytes | None, arch: str) -> Vouch:
         for part in (module.text.encode(), contracted.encode(), cubin or b"", *(one.encode() for one in versions)):
             hasher.update(len(part).to_bytes(8, "little") + part)
         file = cache_dir() / "vouch" / f"{hasher.hexdigest()}.json"
-        if file.is_file():
-            return Vouch(**json.loads(file.read_bytes()))
+        known = _read(file)
+        if known is not None:
+            return known
         result = _compare(module.text, contracted, cubin, arch, tool)
         write_atomic(file, json.dumps(asdict(result)).encode())
     except (UnsupportedError, EmulatorError) as error:
         return Vouch(ok=False, detail=str(error), ptxas="")
     return result
+
+
+def _read(file: Path) -> Vouch | None:
+    """A result kept earlier; a damaged file is as good as none, since it can be made again."""
+    try:
+        return Vouch(**json.loads(file.read_bytes()))
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
 
 
 def _compare(text: str, contracted: str, cubin: bytes | None, arch: str, tool: Ptxas) -> Vouch:

@@ -235,6 +235,10 @@ class Order:
             found.append(tuple(sorted(sum((found[i] for i in children(node)), entering(node)))))
         return tuple(found)
 
+    def below(self, place: int) -> tuple[int, ...]:
+        """Places of the nodes that a node adds."""
+        return children(self.nodes[place])
+
     def words(self, place: int) -> str:
         """One node by the terms that it adds: `{0..3} + {4..7}`, `fma(x0, x16)`."""
         node = self.nodes[place]

@@ -133,7 +133,7 @@ def test_wrong_calls_say_what_was_wrong() -> None:
 def test_a_reader_sees_one_line_a_level() -> None:
     assert str(Order.of(8, butterfly(leaves(range(8)), (4, 2, 1)))) == (
         "8 terms, 3 levels, 1 root(s)\n"
-        "  1: 4 add: x0 + x4, x2 + x6, x1 + x5, x3 + x7\n"
+        "  1: 4 add: x0 + x4, x1 + x5, x2 + x6, x3 + x7\n"
         "  2: 2 add: {0, 4} + {2, 6}, {1, 5} + {3, 7}\n"
         "  3: 1 add: {0, 2, 4, 6} + {1, 3, 5, 7}"
     )

@@ -142,7 +142,8 @@ def _arithmetic(operation: str) -> Callable[[Mods], Vector]:
                 low, high = (
                     one(operation, mods, *half) for half in zip(*(_parts(x, bits) for x in sources), strict=True)
                 )
-                return low.astype(np.uint64) | high.astype(np.uint64) << np.uint64(bits)
+                both: Array = low.astype(np.uint64) | high.astype(np.uint64) << np.uint64(bits)
+                return both
 
             return packed
         if "type" not in mods:  # the last operand is f32, the others are halves
@@ -160,10 +161,9 @@ def _sign(operation: str) -> Callable[[Mods], Vector]:
         sign = 1 << bits - 1 | (1 << bits // 2 - 1 if kind.endswith("x2") else 0)
 
         def lanes(a: Array) -> Array:
-            a = fp.flush(_word(a)) if mods.get("ftz") else a
-            wide = np.asarray(a).astype(np.uint64)
+            wide: npt.NDArray[np.uint64] = np.asarray(fp.flush(_word(a)) if mods.get("ftz") else a).astype(np.uint64)
             kept = wide & np.uint64(~sign & (1 << bits) - 1)
-            return np.asarray(wide ^ np.uint64(sign) if operation == "neg" else kept)
+            return wide ^ np.uint64(sign) if operation == "neg" else kept
 
         return lanes
 
