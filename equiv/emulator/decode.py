@@ -136,9 +136,9 @@ class Decoder:
         if not candidates:
             raise self.unknown(instruction, TABLE.why_not(instruction.opcode))
         problems = []
+        refusals = [entry.note for entry, _ in candidates if entry.kind == "refused"]
         for entry, mods in candidates:
             if entry.kind == "refused":
-                problems.append(entry.note)
                 continue
             if not entry.arch <= self.architecture <= entry.last_arch:
                 last = self.architecture > entry.last_arch
@@ -148,7 +148,7 @@ class Decoder:
                 return self._with_entry(entry, mods, instruction.operands)
             except _MisfitError as error:
                 problems.append(str(error))
-        raise self.unknown(instruction, "; or ".join(dict.fromkeys(problems)))
+        raise self.unknown(instruction, "; or ".join(dict.fromkeys(problems or refusals)))
 
     @staticmethod
     def unknown(instruction: Instruction, reason: str) -> UnknownInstructionError:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from equiv.emulator import backend, faults
+from equiv.emulator import backend, faults, matrix_unit
 from equiv.emulator.decode import ByteCode, decode
 from equiv.emulator.memory import Memory, Region
 from equiv.errors import DeviceError, UnknownInstructionError
@@ -75,7 +75,8 @@ class _Launch(ctypes.Structure):
         ("local_size", ctypes.c_uint32), ("cluster_size", ctypes.c_uint32),
         ("block", ctypes.c_uint32 * 3), ("grid", ctypes.c_uint32 * 3), ("cluster", ctypes.c_uint32 * 3),
         ("ctas", ctypes.c_void_p), ("cluster_phase", ctypes.c_uint32), ("instructions", ctypes.c_uint64),
-        ("lane_instructions", ctypes.c_uint64), ("budget", ctypes.c_uint64), ("fault", faults.Fault),
+        ("lane_instructions", ctypes.c_uint64), ("budget", ctypes.c_uint64), ("matrix", ctypes.c_void_p),
+        ("fault", faults.Fault),
         ("late", ctypes.c_uint32), ("reserved", ctypes.c_uint32), ("order_dependent", ctypes.c_uint64),
         ("events", ctypes.c_uint64), ("queue", ctypes.c_void_p),
     ]  # fmt: skip
@@ -87,6 +88,7 @@ class _Request(ctypes.Structure):
     _fields_ = [
         ("launch", ctypes.POINTER(_Launch)), ("specials", ctypes.c_void_p), ("special_count", ctypes.c_uint32),
         ("regs_size", ctypes.c_uint32), ("dynamic_shared", ctypes.c_uint32), ("shuffled", ctypes.c_uint32),
+        ("code_length", ctypes.c_uint32), ("reserved", ctypes.c_uint32),
         ("seed", ctypes.c_uint64), ("waiting", ctypes.POINTER(faults.Waiting)), ("waiting_capacity", ctypes.c_uint32),
         ("waiting_count", ctypes.c_uint32), ("may_spin", ctypes.c_uint32),
     ]  # fmt: skip
@@ -99,6 +101,7 @@ class Program:
     Attributes:
         code: array of `Op`; it and its arguments point into `keep`.
         data: the module's global and constant variables, as regions of every launch.
+        uses_matrix: whether it needs the matrix unit.
     """
 
     kernel: Kernel
@@ -108,6 +111,7 @@ class Program:
     specials: npt.NDArray[np.uint32]
     data: tuple[Region, ...]
     keep: tuple[object, ...] = field(repr=False, default=())
+    uses_matrix: bool = False
 
     @property
     def name(self) -> str:
@@ -185,7 +189,8 @@ def _build(module: Module, kernel: Kernel, arch: str) -> Program:
     code["guard"] = [offset for offset, _ in bytecode.guards]
     code["flip"] = [0xFFFF_FFFF if negated else 0 for _, negated in bytecode.guards]
     specials = np.array(bytecode.specials, np.uint32).reshape(-1, 4)
-    return Program(kernel, arch, bytecode, code, specials, tuple(data), (pool, *storage))
+    uses = any(one.shape is not None and "launch->matrix->" in one.shape.body for one in bytecode.instructions)
+    return Program(kernel, arch, bytecode, code, specials, tuple(data), (pool, *storage), uses)
 
 
 def launch(
@@ -236,11 +241,13 @@ def launch(
         params=block.ctypes.data + start, param_size=len(params), shared_size=shared,
         local_size=program.bytecode.local_size, cluster_size=int(np.prod(config.cluster)), block=config.block,
         grid=config.grid, cluster=config.cluster, budget=DEFAULT_BUDGET if budget is None else budget,
+        matrix=matrix_unit.address() if program.uses_matrix else None,
         late=int(completion == "late"),
     )  # fmt: skip
     request = _Request(
         launch=ctypes.pointer(state), specials=program.specials.ctypes.data, special_count=len(program.specials),
         regs_size=program.bytecode.registers_size, dynamic_shared=config.dynamic_shared, shuffled=int(seed is not None),
+        code_length=len(program.code),
         seed=(seed or 0) & 0xFFFF_FFFF_FFFF_FFFF, waiting=waiting, waiting_capacity=faults.WAITING_SHOWN,
         may_spin=int(program.may_spin),
     )  # fmt: skip

@@ -6,6 +6,7 @@ import ctypes
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from equiv.emulator.matrix_problems import PROBLEMS
 from equiv.emulator.memory import Region, nearest
 from equiv.errors import DeadlockError, EmulatorError, IllegalAccessError
 
@@ -102,6 +103,7 @@ def describe(kernel: Kernel, grid: tuple[int, int, int], regions: tuple[Region, 
         BARRIER: lambda: _BARRIER_PROBLEMS[fault.detail].format(fault.address, fault.size),
         BUDGET: lambda: f"still running after {fault.address} warp instructions, the budget of this launch",
         VALUE: lambda: _VALUE_PROBLEMS[fault.detail].format(fault.address),
+        MATRIX: lambda: PROBLEMS[fault.detail].format(fault.address, fault.size),
         MBARRIER: lambda: _MBARRIER_PROBLEMS[fault.detail].format(
             address=fault.address,
             offset=offset,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TYPES = ("pred", "b8", "b16", "b32", "b64")
-REGISTERS = {f"%{kind}_{number}": kind for kind in TYPES for number in range(20)}
+REGISTERS = {f"%{kind}_{number}": kind for kind in TYPES for number in range(300)}
 
 
 def kernel() -> Kernel:
@@ -21,13 +21,15 @@ def kernel() -> Kernel:
 
 
 def instructions(entry: Entry) -> Iterator[Instruction]:
-    """Every spelling of an entry (hints: the first only), its operands in registers."""
+    """Every spelling of an entry (hints: the last only; long lists: their ends), its operands in registers."""
     choices = []
     for group in entry.groups:
         spellings = group.choices + (("",) if group.optional else ())
+        spellings = spellings if len(spellings) < 20 else (spellings[0], spellings[-1])
         choices.append(spellings[-1:] if group.name in entry.hints else spellings)
     for spelling in itertools.product(*choices):
         mods = {group.name: word for group, word in zip(entry.groups, spelling, strict=True)}
+        mods |= entry.derived(mods) if entry.derived else {}
         opcode = ".".join([entry.base, *(word for word in spelling if word)])
         numbers = itertools.count()
         yield Instruction(opcode, tuple(_operand(entry, spec, mods, numbers) for spec in entry.specs))
@@ -47,7 +49,7 @@ def _operand(entry: Entry, spec: OperandSpec, mods: dict[str, str], numbers: Ite
         return Symbol("here" if spec.kind == "label" else "list")
     length = entry.resolve(spec.length, mods)
     if length:
-        return Vector(tuple(_register(kind, numbers) for _ in range(int(length.removeprefix("v")))))
+        return Vector(tuple(_register(kind, numbers) for _ in range(int(length.lstrip("vx")))))
     first = _register(kind, numbers)
     return Pair(first, _register("pred", numbers)) if spec.second else first
 

@@ -9,6 +9,7 @@
 
 #include "async.h"
 #include "sync.h"
+#include "tensor_state.h"
 
 /* In the order of equiv.emulator.decode.SPECIALS. */
 typedef enum {
@@ -45,7 +46,7 @@ typedef enum { DONE = 10, MOVING, SPINNING, STUCK } Round;
 typedef struct {
     Launch *launch;
     const Special *specials;
-    uint32_t special_count, regs_size, dynamic_shared, shuffled;
+    uint32_t special_count, regs_size, dynamic_shared, shuffled, code_length, reserved;
     uint64_t seed;
     Waiting *waiting;
     uint32_t waiting_capacity, waiting_count;
@@ -255,7 +256,14 @@ static int run_round(Request *r, Running *c, uint32_t count, uint64_t *state) {
         if (run_warp(w, r->shuffled ? 1 + random_next(state) % 1000 : quantum, &used) == FAULT) return FAULT;
         spin &= used;
     }
-    if (!alive) return queue_finish(g) == FAULT ? FAULT : DONE;
+    if (!alive) {
+        if (queue_finish(g) == FAULT) return FAULT;
+        for (uint32_t i = 0; i < g->cluster_size; i++) {
+            uint32_t columns = tensor_used(c->ctas[i].tensor);
+            if (columns) return fault(c->ctas[i].warp, g->code + r->code_length - 1, FAULT_MATRIX, 0, columns, 0, TENSOR_LEAK);
+        }
+        return DONE;
+    }
     if (g->events != before) {
         c->expiries = c->spinning = 0;
         return MOVING;
@@ -293,6 +301,7 @@ static void release(Request *r, Running *c) {
     free(c->arrived);
     free(c->warps);
     free(c->all);
+    for (uint32_t i = 0; c->ctas && i < r->launch->cluster_size; i++) free(c->ctas[i].tensor);
     free(c->ctas);
     free(c);
 }
@@ -345,6 +354,7 @@ static void start(Request *r, Running *c, uint64_t number) {
         a->index[1] = (uint32_t)(number / across % down) * g->cluster[1] + i / g->cluster[0] % g->cluster[1];
         a->index[2] = (uint32_t)(number / across / down) * g->cluster[2] + i / g->cluster[0] / g->cluster[1];
         a->linear = (a->index[2] * g->grid[1] + a->index[1]) * g->grid[0] + a->index[0];
+        if (a->tensor) a->tensor->relinquished = 0;
         memset(c->window + (size_t)i * SHARED_SLICE + SHARED_RESERVED, 0xff, g->shared_size);
         for (uint32_t b = 0; b < BARRIERS; b++) {
             a->barrier[b].threads = a->barrier[b].trues = a->barrier[b].falses = 0;

@@ -73,6 +73,7 @@ struct Cta {
     uint32_t rank, index[3], linear, warps;
     Warp *warp;
     Barrier barrier[BARRIERS];
+    struct Tensor *tensor; /* tensor memory, 0 until first used */
 };
 
 struct Launch {
@@ -87,6 +88,7 @@ struct Launch {
     Cta *ctas; /* of the running cluster */
     uint32_t cluster_phase; /* completed phases of the cluster barrier */
     uint64_t instructions, lane_instructions, budget;
+    const struct Matrix *matrix; /* the matrix unit, 0 if the kernel does not use it */
     Fault fault;
     uint32_t late;            /* asynchronous copies land when they are waited for, not at once */
     uint32_t reserved;

@@ -1,6 +1,17 @@
 """The instruction table: every PTX instruction the emulator knows, by subject. See `table` for the form of an entry."""
 
-from equiv.emulator.isa import control, convert, copies, floating, integer, mbarrier, memory, warp
+from equiv.emulator.isa import (
+    control,
+    convert,
+    copies,
+    floating,
+    integer,
+    matrix,
+    mbarrier,
+    memory,
+    tensor,
+    warp,
+)
 from equiv.emulator.isa.table import Table
 
 TABLE = Table(
@@ -12,6 +23,8 @@ TABLE = Table(
         *mbarrier.ENTRIES,
         *copies.ENTRIES,
         *warp.ENTRIES,
+        *matrix.ENTRIES,
+        *tensor.ENTRIES,
         *control.ENTRIES,
     )
 )

@@ -1,0 +1,25 @@
+/* Tensor memory of a CTA: 128 lanes of 512 columns of 32 bits, allocated by the unit of 32 columns. */
+#ifndef EQUIV_TENSOR_STATE_H
+#define EQUIV_TENSOR_STATE_H
+
+#include <stdint.h>
+
+#define TENSOR_LANES 128
+#define TENSOR_COLUMNS 512
+#define TENSOR_UNIT 32
+#define TENSOR_UNITS (TENSOR_COLUMNS / TENSOR_UNIT)
+#define TENSOR_LEAK 17 /* PROBLEM_LEAK of matrix_api.h */
+
+/* size: units of the allocation that starts at a unit, else 0. */
+struct Tensor {
+    uint32_t word[TENSOR_LANES][TENSOR_COLUMNS];
+    uint8_t size[TENSOR_UNITS], used[TENSOR_UNITS], relinquished;
+};
+
+static inline uint32_t tensor_used(const struct Tensor *t) {
+    uint32_t columns = 0;
+    for (int i = 0; t && i < TENSOR_UNITS; i++) columns += t->used[i] * TENSOR_UNIT;
+    return columns;
+}
+
+#endif

@@ -1,0 +1,63 @@
+/* mma.sync and wgmma: fragments of a warp, or matrices in shared memory, through eq_mma_block (spec numerics 1.6). */
+#ifndef EQUIV_WARP_MMA_H
+#define EQUIV_WARP_MMA_H
+
+#include "operands.h"
+
+/* A fragment of 16 rows: register i holds row lane / 4 + 8 (i & 1), word lane % 4 + 4 (i / 2) of its k. */
+static inline void rows_of_fragment(const uint32_t *const *a, uint32_t words, uint32_t *out) {
+    for (uint32_t i = 0; i < words / 2; i++)
+        LANES(l) out[((uint32_t)l / 4 + 8 * (i & 1)) * words + (uint32_t)l % 4 + 4 * (i / 2)] = a[i][l];
+}
+
+/* Where an accumulator's register i of lane l lies in 16 rows: 32-bit words, of which f16 packs two columns into one. */
+#define ACCUMULATOR_WORD(i, l, half, words) \
+    (half ? ((uint32_t)(l) / 4 + 8 * ((i) & 1)) * (words) + 4 * ((i) / 2) + (uint32_t)(l) % 4 \
+          : ((uint32_t)(l) / 4 + 8 * ((i) / 2 & 1)) * (words) + 8 * ((i) / 4) + 2 * ((uint32_t)(l) % 4) + ((i) & 1))
+
+/* A [16, k] and B [n, k] in rows of words; d is read where `accumulate` and c is its source. */
+static int fragment_block(Warp *w, const Op *o, const eq_mma *v, uint32_t n, eq_mma_in a, eq_mma_in b, const uint32_t *const *c,
+                          uint32_t *const *d, uint32_t negate) {
+    uint32_t tile[16 * 256], half = v->c.bytes == 2, words = half ? n / 2 : n, registers = half ? n / 4 : n / 2;
+    if (c)
+        for (uint32_t i = 0; i < registers; i++) LANES(l) tile[ACCUMULATOR_WORD(i, l, half, words)] = c[i][l];
+    eq_mma_in from = {c ? tile : 0, n, 1}, none = {0, 0, 0};
+    eq_mma_out to = {tile, n, 1};
+    if (eq_mma_block(v, 16, (int)n, v->k, a, b, from, to, (int)negate, none, none))
+        return matrix_fault(w, o, 0, PROBLEM_MEMORY, 0, 0);
+    for (uint32_t i = 0; i < registers; i++) LANES(l) d[i][l] = tile[ACCUMULATOR_WORD(i, l, half, words)];
+    return NEXT;
+}
+
+static int warp_mma(Warp *w, const Op *o, uint32_t model, uint32_t *const *d, const uint32_t *const *a, const uint32_t *const *b,
+                    const uint32_t *const *c) {
+    const eq_mma *v = &MODELS[model];
+    uint32_t words = (uint32_t)(v->k * v->a.bytes) / 4, left[16 * 8], right[8 * 8];
+    rows_of_fragment(a, words, left);
+    for (uint32_t i = 0; i < words / 4; i++)
+        LANES(l) right[(uint32_t)l / 4 * words + (uint32_t)l % 4 + 4 * i] = b[i][l];
+    eq_mma_in x = {left, v->k, 1}, y = {right, 1, v->k};
+    return fragment_block(w, o, v, 8, x, y, c, d, 0);
+}
+
+/* A warp computes its 16 rows of the warpgroup's 64; no warp reads another's, so it need not wait for them. */
+static int warp_wgmma(Warp *w, const Op *o, const Wgmma *g, uint32_t *const *d) {
+    const eq_mma *v = &MODELS[g->model];
+    uint32_t bytes = (uint32_t)v->a.bytes, left[16 * 8];
+    uint8_t a_buffer[(16 + 32) * 32], b_buffer[(256 + 32) * 32];
+    Descriptor at;
+    eq_mma_in a = {left, v->k, 1}, b;
+    if (w->id / 4 * 4 + 4 > w->cta->warps) return matrix_fault(w, o, 0, PROBLEM_WARPGROUP, w->id, w->cta->warps);
+    if (bytes != 2 && (g->a_transposed | g->b_transposed)) return matrix_fault(w, o, 0, PROBLEM_TRANSPOSED, 0, 0);
+    if (g->a_fragment) rows_of_fragment(g->a_fragment, 8, left);
+    else {
+        if (descriptor_wgmma(w, o, g->a, &at)) return FAULT;
+        if (gather(w, o, 0, &at, (int)g->a_transposed, w->id % 4 * 16, 16, bytes, a_buffer, &a)) return FAULT;
+    }
+    if (descriptor_wgmma(w, o, g->b, &at)) return FAULT;
+    if (gather(w, o, 0, &at, (int)g->b_transposed, 0, g->n, bytes, b_buffer, &b)) return FAULT;
+    eq_mma_in turned = {b.at, b.columns, b.rows};
+    return fragment_block(w, o, v, g->n, a, turned, g->accumulate ? (const uint32_t *const *)d : 0, d, g->negate_a ^ g->negate_b);
+}
+
+#endif

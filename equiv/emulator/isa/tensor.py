@@ -1,0 +1,163 @@
+"""`tcgen05`: tensor memory, its loads, stores and copies, and the products that accumulate there (spec numerics 1.6).
+
+Everything happens at once, which is one legal order, so waits and fences have nothing to do.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from equiv.emulator.isa import models
+from equiv.emulator.isa.matrix import UNIT, sources, targets
+from equiv.emulator.isa.table import Entry, Mods
+
+_ARCH = 100
+_COLLECTOR = "collector?=collector::a::fill|collector::a::use|collector::a::lastuse|collector::a::discard"
+# Shape -> (lanes of a warp, bits a lane, registers for each repetition).
+_SHAPES = {"32x32b": (32, 32, 1), "16x64b": (16, 64, 1), "16x128b": (16, 128, 2), "16x256b": (16, 256, 4), "16x32bx2": (16, 0, 1)}
+
+
+def _count(shape: str, mods: Mods) -> Mods:
+    return {"count": str(int(mods["num"][1:]) * _SHAPES[shape][2])}
+
+
+def _move(shape: str, mods: Mods) -> str:
+    """tcgen05.ld or .st; the half-warps of 16x32bx2 are `i` columns apart."""
+    rows, bits, _ = _SHAPES[shape]
+    count, load = int(mods["count"]), mods["what"] == "ld"
+    packed, split = int(bool(mods["packed"])), "(uint32_t)i" if shape == "16x32bx2" else "0"
+    return "\n".join([
+        "uint32_t at[32]; LANES(l) at[l] = (uint32_t)a.at[l];",
+        "if (whole_warp(w, o, m) || uniform32(w, o, at)) return FAULT;",
+        targets(count) if load else sources("s", count),
+        f"const TensorMove t = {{{rows}, {bits}, {count}, {packed}, at[0], {split}}};",
+        f"return {UNIT}{'tensor_load(w, o, &t, d)' if load else 'tensor_store(w, o, &t, s)'};",
+    ])  # fmt: skip
+
+
+def _moves() -> list[Entry]:
+    found = []
+    for shape, (_, bits, step) in _SHAPES.items():
+        numbers = "|".join(f"x{1 << n}" for n in range(8) if (1 << n) * step <= 128)
+        split = " i:imm" if bits == 0 else ""
+        for what, pack, operands in (
+            ("ld", "pack::16b", f"d=b32*count [a]:tensor{split}"),
+            ("st", "unpack::16b", f"[a]:tensor{split} s:b32*count"),
+        ):
+            found.append(
+                Entry(
+                    f"tcgen05 what={what} sync aligned {shape} num={numbers} packed?={pack} type=b32",
+                    operands,
+                    partial(_move, shape),
+                    "warp",
+                    needs_lanes="FULL",
+                    arch=_ARCH,
+                    derived=partial(_count, shape),
+                )
+            )
+    return found
+
+
+def _product(kind: str, place: str, masked: bool, mods: Mods) -> str:  # noqa: FBT001
+    """One product for every active lane; normally one thread has been elected."""
+    scaled = kind.startswith("mx")
+    vec = mods.get("vec") or ""
+    block = 0 if not scaled else 16 if vec in {"block16", "scale_vec::4X"} else 32
+    mask = "const uint32_t skip[] = {x0_[l], x1_[l], x2_[l], x3_[l]};" if masked else "const uint32_t *const skip = 0;"
+    scales = "(uint32_t)fa.at[l], (uint32_t)fb.at[l]" if scaled else "0, 0"
+    a = "a.at[l]" if place == "tensor" else "a_[l]"
+    return "\n".join([
+        "for (uint32_t left = m; left; left &= left - 1) {",
+        "const int l = __builtin_ctz(left);",
+        mask,
+        f"const TensorMma t = {{{models.TENSOR_KINDS.index(kind)}, {block}, (uint32_t)d.at[l], i_[l], {int(place == 'tensor')},"
+        f" c_ >> l & 1, {scales}, 1, {a}, b_[l], skip}};",
+        f"if ({UNIT}tensor_mma(w, o, (uint32_t)l, &t)) return FAULT;",
+        "}",
+    ])  # fmt: skip
+
+
+def _products() -> list[Entry]:
+    found = []
+    for kind in models.TENSOR_KINDS:
+        scale = {"mxf8f6f4": " block_scale vec?=scale_vec::1X|block32", "mxf4": " block_scale vec?=scale_vec::2X|block32",
+                 "mxf4nvf4": " block_scale vec=scale_vec::2X|scale_vec::4X|block16|block32"}.get(kind, "")  # fmt: skip
+        for place, a in (("shared", "a:b64"), ("tensor", "[a]:tensor")):
+            for masked in (False,) if scale else (False, True):
+                operands = f"[d]:tensor {a} b:b64 i:b32"
+                operands += " [fa]:tensor [fb]:tensor" if scale else " x:b32*4" if masked else ""
+                found.append(
+                    Entry(
+                        f"tcgen05 mma cta_group::1 kind::{kind}{scale} {_COLLECTOR}",
+                        f"{operands} c:pred",
+                        partial(_product, kind, place, masked),
+                        "warp",
+                        hints=("collector",),
+                        arch=_ARCH,
+                    )
+                )
+    return found
+
+
+def _copy(rows: int, bits: int, spread: int, _: Mods) -> str:
+    return (
+        f"LANES(l) if (HAS(l) && {UNIT}tensor_copy(w, o, (uint32_t)l, (uint32_t)a.at[l], s_[l], {rows}, {bits}, {spread}))"
+        " return FAULT;"
+    )
+
+
+def _copies() -> list[Entry]:
+    forms = (
+        ("128x256b", 128, 256, 0), ("128x128b", 128, 128, 0), ("64x128b warpx2::02_13", 64, 128, 2),
+        ("64x128b warpx2::01_23", 64, 128, 1), ("32x128b warpx4", 32, 128, 4),
+    )  # fmt: skip
+    return [
+        Entry(f"tcgen05 cp cta_group::1 {shape}", "[a]:tensor s:b64", partial(_copy, *how), "warp", arch=_ARCH)
+        for shape, *how in forms
+    ]
+
+
+def _refused(pattern: str, note: str) -> Entry:
+    return Entry(pattern, "", kind="refused", note=note)
+
+
+ENTRIES = (
+    Entry(
+        "tcgen05 alloc cta_group::1 sync aligned space=shared::cta type=b32",
+        "[a]:space n:b32",
+        f"if (whole_warp(w, o, m) || uniform32(w, o, n_)) return FAULT;\nreturn {UNIT}tensor_alloc(w, o, &a, n_[0]);",
+        "warp",
+        needs_lanes="FULL",
+        arch=_ARCH,
+    ),
+    Entry(
+        "tcgen05 dealloc cta_group::1 sync aligned type=b32",
+        "a:b32 n:b32",
+        "if (whole_warp(w, o, m) || uniform32(w, o, a_) || uniform32(w, o, n_)) return FAULT;\n"
+        f"return {UNIT}tensor_dealloc(w, o, a_[0], n_[0]);",
+        "warp",
+        needs_lanes="FULL",
+        arch=_ARCH,
+    ),
+    Entry(
+        "tcgen05 relinquish_alloc_permit cta_group::1 sync aligned",
+        "",
+        f"return {UNIT}tensor_relinquish(w, o);",
+        "warp",
+        needs_lanes="FULL",
+        arch=_ARCH,
+    ),
+    *_moves(),
+    *_copies(),
+    *_products(),
+    Entry("tcgen05 what=wait::ld|wait::st sync aligned", "", kind="none", arch=_ARCH),
+    Entry("tcgen05 what=fence::before_thread_sync|fence::after_thread_sync", "", kind="none", arch=_ARCH),
+    _refused("tcgen05 ld red rest=*", "loads that reduce are not emulated"),
+    _refused("tcgen05 cp cta_group::1 4x256b", "which lanes it writes is not documented"),
+    _refused("tcgen05 shift rest=*", "shifts of tensor memory are not emulated"),
+    _refused("tcgen05 mma ws rest=*", "products on a part of the rows (.ws) are not emulated"),
+    _refused("tcgen05 mma sp rest=*", "sparse matrices are not emulated"),
+    _refused("tcgen05 mma cta_group::1 rest=*", "emulated are the kinds " + ", ".join(models.TENSOR_KINDS)),
+    _refused("tcgen05 what=alloc|dealloc|relinquish_alloc_permit|mma|cp|commit cta_group::2 rest=*",
+             "CTA pairs are not emulated"),
+)  # fmt: skip
