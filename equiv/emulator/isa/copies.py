@@ -68,7 +68,9 @@ def _wait(end: str, *, everything: bool, mods: Mods) -> str:
 def _groups() -> tuple[Entry, ...]:
     return (
         Entry("cp async commit_group", "", _COMMIT.format("copy"), "warp"),
-        Entry("cp async wait_group", "i:imm", lambda mods: _wait("END_COPY_GROUP", everything=False, mods=mods), "warp"),
+        Entry(
+            "cp async wait_group", "i:imm", lambda mods: _wait("END_COPY_GROUP", everything=False, mods=mods), "warp"
+        ),
         Entry("cp async wait_all", "", lambda mods: _wait("END_COPY_GROUP", everything=True, mods=mods), "warp"),
         Entry("cp async mbarrier arrive noinc? space?=shared|shared::cta type=b64", "[a]:space", _copy_arrive, "warp"),
         Entry("cp async bulk commit_group", "", _COMMIT.format("bulk"), "warp"),
@@ -93,7 +95,9 @@ def _store(mods: Mods) -> str:
 
 def _bulk() -> tuple[Entry, ...]:
     entries = [
-        Entry(f"cp async bulk dst=shared::cluster src=shared::cta {_TX}", "[a]:dst [s]:src n:u32 [b]:dst", _load, "warp")
+        Entry(
+            f"cp async bulk dst=shared::cluster src=shared::cta {_TX}", "[a]:dst [s]:src n:u32 [b]:dst", _load, "warp"
+        )
     ]
     for hint, policy in _POLICY:
         hints = ("hint",) if hint else ()

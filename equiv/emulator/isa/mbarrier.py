@@ -62,9 +62,7 @@ def _waits() -> tuple[Entry, ...]:
 
 
 def _counted(word: str, order: str, operands: str, change: str) -> Entry:
-    return Entry(
-        f"mbarrier {word} {order} {_ANY} type=b64", operands, partial(_change, change), "warp", hints=_HINTS
-    )
+    return Entry(f"mbarrier {word} {order} {_ANY} type=b64", operands, partial(_change, change), "warp", hints=_HINTS)
 
 
 _STATE, _BYTES = "d=b64 [a]:space n:u32", "[a]:space n:u32"

@@ -12,7 +12,13 @@ HEAD = "mov.u32 %r1, %tid.x; mov.b32 %r20, bar; mov.b32 %r21, buffer; ld.param.b
 
 
 def _run(
-    body: str, threads: int = 32, *, words: int = 8, cluster: int = 1, completion: str = "eager", seed: int | None = None
+    body: str,
+    threads: int = 32,
+    *,
+    words: int = 8,
+    cluster: int = 1,
+    completion: str = "eager",
+    seed: int | None = None,
 ) -> Array:
     """Run a kernel that writes 64-bit words to `%rd1`."""
     out = np.zeros(words, np.uint64)
@@ -167,7 +173,10 @@ def test_bytes_that_nobody_expected_are_told_by_the_deadlock() -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("mbarrier.arrive.shared.b64 %rd9, [%r20];", "no mbarrier has been initialised at shared address 0x800 (offset 1024)"),
+        (
+            "mbarrier.arrive.shared.b64 %rd9, [%r20];",
+            "no mbarrier has been initialised at shared address 0x800 (offset 1024)",
+        ),
         ("st.shared.b64 [%r20], 0; mbarrier.inval.shared.b64 [%r20];", "no mbarrier has been initialised at shared"),
         ("mbarrier.init.shared.b64 [%r20], 0;", "0 arrivals at the mbarrier at offset 1024: 1 to 1048575 are possible"),
         ("mbarrier.init.shared.b64 [%r20], 1048576;", "1048576 arrivals at the mbarrier at offset 1024"),
