@@ -9,6 +9,7 @@ from functools import partial
 
 from equiv.emulator.isa import models
 from equiv.emulator.isa.matrix import UNIT, sources, targets
+from equiv.emulator.isa.memory import check
 from equiv.emulator.isa.table import Entry, Mods
 
 _ARCH = 100
@@ -117,6 +118,23 @@ def _copies() -> list[Entry]:
     ]
 
 
+def _commit(multicast: bool, mods: Mods) -> str:  # noqa: FBT001
+    """Everything before has happened, so the mbarrier gets its arrival at once; with a mask, in each CTA it names."""
+    arrive = (
+        f"{check(mods.get('space', 'shared::cluster'), 'a', 8, 8, write=True)} Change change[32];"
+        " LANES(l) change[l] = (Change){1, 0, 0};\nif (mbarrier_apply(w, o, m, &a, change, 0)) return FAULT;"
+    )
+    if not multicast:
+        return arrive
+    return "\n".join([
+        "const Addresses first = a; const uint32_t all = m;",
+        "for (uint32_t rank = 0; rank < 16; rank++) {",
+        "m = 0; LANES(l) { m |= (all >> l & 1u & (uint32_t)x_[l] >> rank) << l;"
+        " a.at[l] = (first.at[l] & 0xffffffu) | rank << 24; }",
+        "if (!m) continue;", arrive, "}", "m = all;",
+    ])  # fmt: skip
+
+
 def _refused(pattern: str, note: str) -> Entry:
     return Entry(pattern, "", kind="refused", note=note)
 
@@ -150,6 +168,20 @@ ENTRIES = (
     *_moves(),
     *_copies(),
     *_products(),
+    Entry(
+        "tcgen05 commit cta_group::1 mbarrier::arrive::one space?=shared::cluster type=b64",
+        "[a]:space",
+        partial(_commit, False),
+        "warp",
+        arch=_ARCH,
+    ),
+    Entry(
+        "tcgen05 commit cta_group::1 mbarrier::arrive::one shared::cluster multicast::cluster type=b64",
+        "[a]:shared::cluster x:b16",
+        partial(_commit, True),
+        "warp",
+        arch=_ARCH,
+    ),
     Entry("tcgen05 what=wait::ld|wait::st sync aligned", "", kind="none", arch=_ARCH),
     Entry("tcgen05 what=fence::before_thread_sync|fence::after_thread_sync", "", kind="none", arch=_ARCH),
     _refused("tcgen05 ld red rest=*", "loads that reduce are not emulated"),
