@@ -67,8 +67,11 @@ _COPY_PROBLEMS = (
     "the tensor map at {address:#x} has boxes with rows longer than its swizzle",
     "multicast to CTAs {size:#x}, but the cluster has fewer",
     "{size} bytes of elements cannot be reduced in that way (tensor map at {address:#x})",
+    "a tensor map has no dimension {size}",
+    "tensormap.cp_fenceproxy of {size} bytes: only 128 are possible",
 )
-_VALUE_PROBLEMS = ("a copy of {0} bytes: cp.async copies 4, 8 or 16", "branch index {0} is beyond the target list")
+_VALUE_PROBLEMS = ("a copy of {0} bytes: cp.async copies 4, 8 or 16", "branch index {0} is beyond the target list",
+                   "st.bulk with the value {0}: only 0 is possible")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

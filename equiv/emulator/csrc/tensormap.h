@@ -85,4 +85,37 @@ static inline void map_fill(const TensorMap *t, uint8_t *bytes, uint32_t size) {
     for (uint32_t i = 0; i < size; i += t->bytes) memcpy(bytes + i, &nan, t->bytes);
 }
 
+typedef enum {
+    FIELD_GLOBAL_ADDRESS, FIELD_RANK, FIELD_BOX_DIM, FIELD_GLOBAL_DIM, FIELD_GLOBAL_STRIDE, FIELD_ELEMENT_STRIDE, FIELD_ELEMTYPE,
+    FIELD_INTERLEAVE_LAYOUT, FIELD_SWIZZLE_MODE, FIELD_FILL_MODE
+} MapField;
+
+/* `value` into the bits of `mask` of the word at byte `at`. */
+static inline void map_bits(uint8_t *map, uint32_t at, uint32_t mask, uint32_t value) {
+    uint32_t word;
+    memcpy(&word, map + at, 4);
+    word = (word & ~mask) | (value & mask);
+    memcpy(map + at, &word, 4);
+}
+
+/* tensormap.replace: the same stores that ptxas makes of it. `d`: dimension, for the fields that have one each. */
+static inline void map_replace(uint8_t *map, MapField field, uint32_t d, uint64_t value) {
+    uint32_t low = (uint32_t)value;
+    switch (field) {
+    case FIELD_GLOBAL_ADDRESS: memcpy(map, &value, 8); break;
+    case FIELD_RANK: map_bits(map, 8, 0x70, low << 4); break;
+    case FIELD_BOX_DIM: map[0x37 + d] = (uint8_t)(low - 1); break;
+    case FIELD_GLOBAL_DIM: map_bits(map, 0x20 + 4 * d, ~0u, low - 1); break;
+    case FIELD_GLOBAL_STRIDE:
+        map_bits(map, 0xc + 4 * d, ~0u, (uint32_t)(value >> 4));
+        map_bits(map, 0x1c, 15u << 4 * d, (uint32_t)(value >> 36) << 4 * d);
+        break;
+    case FIELD_ELEMENT_STRIDE: map_bits(map, 0x34, 7u << 3 * d, (low - 1) << 3 * d); break;
+    case FIELD_ELEMTYPE: map_bits(map, 8, 15u << 7, low << 7); break;
+    case FIELD_INTERLEAVE_LAYOUT: map_bits(map, 8, 3u << 11, low << 11); break;
+    case FIELD_SWIZZLE_MODE: map_bits(map, 8, 3u << 13 | 1u << 22, low << 13); break;
+    case FIELD_FILL_MODE: map_bits(map, 8, 1u << 15, low << 15); break;
+    }
+}
+
 #endif

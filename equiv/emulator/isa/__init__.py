@@ -1,6 +1,7 @@
 """The instruction table: every PTX instruction the emulator knows, by subject. See `table` for the form of an entry."""
 
 from equiv.emulator.isa import (
+    atomics,
     control,
     convert,
     copies,
@@ -10,6 +11,7 @@ from equiv.emulator.isa import (
     mbarrier,
     memory,
     tensor,
+    tensormap,
     warp,
 )
 from equiv.emulator.isa.table import Table
@@ -20,11 +22,13 @@ TABLE = Table(
         *floating.ENTRIES,
         *convert.ENTRIES,
         *memory.ENTRIES,
+        *atomics.ENTRIES,
         *mbarrier.ENTRIES,
         *copies.ENTRIES,
         *warp.ENTRIES,
         *matrix.ENTRIES,
         *tensor.ENTRIES,
+        *tensormap.ENTRIES,
         *control.ENTRIES,
     )
 )

@@ -5,15 +5,9 @@ Loads, stores and atomics happen at once, which is one legal order; so fences ha
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING
-
 from equiv.emulator.isa.table import TYPE_BITS, Entry, Mods, c_type
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-_SEM = {"ld": "weak|relaxed|acquire|volatile|mmio", "st": "weak|relaxed|release|volatile|mmio"}
+_SEM = {"ld": "weak|relaxed|acquire|volatile|mmio.relaxed", "st": "weak|relaxed|release|volatile|mmio.relaxed"}
 _SCOPE = "scope?=cta|cluster|gpu|sys"
 _L1 = "l1?=L1::evict_normal|L1::evict_unchanged|L1::evict_first|L1::evict_last|L1::no_allocate"
 _L2 = "l2?=L2::evict_normal|L2::evict_first|L2::evict_last"
@@ -79,40 +73,14 @@ def _store(mods: Mods) -> str:
     )
 
 
-def _atomic(mods: Mods) -> str:
-    """Lanes in ascending order; each sees the one before."""
-    kind, operation = mods["type"], mods["op"]
-    lane = c_type(kind)
-    size = TYPE_BITS[kind] // 8
-    flush = "_ftz" if mods["space"] in {"global", ""} else ""  # on shared memory subnormals are kept
-    value = {
-        "add": {
-            "f32": f"eq_add_rn{flush}(x, b)",
-            "f16x2": "f16_add(x & 0xffff, b & 0xffff) | f16_add(x >> 16, b >> 16) << 16",
-            "bf16x2": "bf16_add(x & 0xffff, b & 0xffff) | bf16_add(x >> 16, b >> 16) << 16",
-        }.get(kind, "x + b"),
-        "min": "b < x ? b : x",
-        "max": "b > x ? b : x",
-        "and": "x & b",
-        "or": "x | b",
-        "xor": "x ^ b",
-        "exch": "b",
-        "cas": "x == b ? c : x",
-        "inc": "x >= b ? 0 : x + 1",
-        "dec": "x == 0 || x > b ? b : x - 1",
-    }[operation]
-    third = f"const {lane} c = ({lane})c_[l];" if operation == "cas" else ""
-    result = "d_[l] = x;" if mods["result"] else ""
+def _store_bulk(mods: Mods) -> str:
+    one = check(mods["space"], "one", 1, 8, write=True)
     return (
-        check(mods["space"], "a", size, size, write=True)
-        + f"\nLANES(l) if (HAS(l)) {{ {lane} x; memcpy(&x, (const void *)a.at[l], {size});"
-        f" const {lane} b = ({lane})b_[l]; {third}"
-        f" const {lane} y = ({lane})({value}); memcpy((void *)a.at[l], &y, {size}); {result} }}"
+        "if (i) return fault(w, o, FAULT_VALUE, 0, i, 0, 2);\n"
+        "LANES(l) if (HAS(l) && n_[l]) { const uint32_t mine = m; Addresses one = a; m = 1u << l;\n"
+        f"{one}\nuint8_t *start = (uint8_t *)one.at[l]; one = a; one.at[l] += n_[l] - 1;\n"
+        f"{one.replace(', 8, ', ', 1, ').replace(', 8)', ', 1)')}\nmemset(start, 0, n_[l]); m = mine; }}"
     )
-
-
-def _with_result(result: str) -> Callable[[Mods], str]:
-    return lambda mods: _atomic({**mods, "result": result})
 
 
 def _access(base: str, place: str, vectors: str, types: str, arch: int = 0) -> list[Entry]:
@@ -129,67 +97,6 @@ _SPACES = f"space?=global|{_SHARED}|local|const|param|param::entry"
 _STORE_SPACES = f"space?=global|{_SHARED}|local"
 _LOAD = "d=type*vec~ [a]:space"
 _STORE = "[a]:space b:type*vec~"
-_ATOMIC = f"sem?=relaxed|acquire|release|acq_rel scope?=cta|cluster|gpu|sys space?=global|{_SHARED}"
-_INTEGER_OPERATIONS = {
-    "add": "u32|s32|u64",
-    "min": "u32|s32|u64|s64",
-    "max": "u32|s32|u64|s64",
-    "and": "b32|b64",
-    "or": "b32|b64",
-    "xor": "b32|b64",
-    "exch": "b32|b64",
-    "inc": "u32",
-    "dec": "u32",
-}
-
-
-def _atomics() -> tuple[Entry, ...]:
-    hints = ("sem", "scope", "noftz")
-    entries = []
-    for operation, types in _INTEGER_OPERATIONS.items():
-        entries.append(
-            Entry(
-                f"atom {_ATOMIC} op={operation} type={types}",
-                "d=type [a]:space b:type",
-                _with_result("yes"),
-                "warp",
-                hints=hints,
-            )
-        )
-        if operation != "exch":
-            entries.append(
-                Entry(
-                    f"red {_ATOMIC} op={operation} type={types}",
-                    "[a]:space b:type",
-                    _with_result(""),
-                    "warp",
-                    hints=hints,
-                )
-            )
-    for pattern, types in (("op=add", "f32"), ("op=add noftz", "f16x2|bf16x2")):
-        entries.append(
-            Entry(
-                f"atom {_ATOMIC} {pattern} type={types}",
-                "d=type [a]:space b:type",
-                _with_result("yes"),
-                "warp",
-                hints=hints,
-            )
-        )
-        entries.append(
-            Entry(f"red {_ATOMIC} {pattern} type={types}", "[a]:space b:type", _with_result(""), "warp", hints=hints)
-        )
-    entries.append(
-        Entry(
-            f"atom {_ATOMIC} op=cas type=b32|b64",
-            "d=type [a]:space b:type c:type",
-            _with_result("yes"),
-            "warp",
-            hints=hints,
-        )
-    )
-    return tuple(entries)
-
 
 ENTRIES = (
     *_access("ld", f"{_SPACES} cop?=ca|cg|cs|lu|cv nc?", "vec?=v2|v4", _NARROW),
@@ -200,7 +107,6 @@ ENTRIES = (
     *_access("st", f"{_STORE_SPACES} cop?=wb|cg|cs|wt", "vec?=v2", _WIDE),
     *_access("st", "space=global", "vec=v8", "b32|u32|s32|f32", 100),
     *_access("st", "space=global", "vec=v4", _WIDE, 100),
-    *_atomics(),
     Entry("cvta to space=global|const type=u64", "d=u64 a:u64", "d = a;"),
     Entry("cvta space=global|const type=u64", "d=u64 a:u64", "d = a;"),
     Entry("cvta space=param type=u64", "d=u64 a:u64", "d = a + (uint64_t)(uintptr_t)w->launch->params;"),
@@ -216,14 +122,27 @@ ENTRIES = (
     Entry("mapa type=u64", "d=u64 a:u64 b:u32", "d = GENERIC_SHARED | (a & 0xffffffu) | (uint64_t)b << 24;"),
     Entry("getctarank space=shared::cluster type=u32", "d=u32 a:u32", "d = a >> 24;"),
     Entry("getctarank type=u64", "d=u32 a:u64", "d = (uint32_t)a >> 24;"),
+    Entry(
+        "st bulk weak? space?=shared|shared::cta",
+        "[a]:space n:u64 i:imm",
+        _store_bulk,
+        "warp",
+        hints=("weak",),
+        arch=100,
+        note="the value can only be 0",
+    ),
     Entry("fence sem?=sc|acq_rel|acquire|release scope=cta|cluster|gpu|sys", "", kind="none"),
-    Entry("fence sem=acquire|release sync_restrict::shared::cta::cluster", "", kind="none"),
+    Entry("fence sem=acquire sync_restrict::shared::cluster cluster", "", kind="none"),
+    Entry("fence sem=release sync_restrict::shared::cta cluster", "", kind="none"),
+    Entry("fence proxy async::generic acquire sync_restrict::shared::cluster cluster", "", kind="none"),
+    Entry("fence proxy async::generic release sync_restrict::shared::cta cluster", "", kind="none"),
     Entry("fence mbarrier_init release cluster", "", kind="none"),
     Entry("fence proxy kind=alias|async|async::generic", "", kind="none"),
     Entry("fence proxy async space=global|shared::cta|shared::cluster", "", kind="none"),
     Entry("fence proxy tensormap::generic release scope=cta|cluster|gpu|sys", "", kind="none"),
     Entry("fence proxy tensormap::generic acquire scope=cta|cluster|gpu|sys", "[a]: i:imm", kind="none"),
     Entry("membar level=cta|gl|sys", "", kind="none"),
+    Entry("membar proxy kind=alias|async", "", kind="none"),
     Entry("prefetch space?=global|local level=L1|L2|L2::evict_last|L2::evict_normal", "[a]:space", kind="none"),
     Entry("prefetch space?=const|param tensormap", "[a]:space", kind="none"),
     Entry("prefetchu L1", "[a]:", kind="none"),

@@ -252,3 +252,15 @@ def test_shared_cta_addresses_stay_in_the_own_cta() -> None:
     body = "mov.u32 %r3, 0x1000400; ld.shared.b32 %r2, [%r3]; ret;"
     with pytest.raises(IllegalAccessError, match=r"shared address 0x1000400 \(CTA rank 1, offset 0\)"):
         run(module_text(body, (), outside=SHARED), [], LaunchConfig((2, 1, 1), (32, 1, 1), (2, 1, 1)))
+
+
+def test_a_bulk_store_sets_shared_memory_to_zero_on_sm_100() -> None:
+    out = np.zeros(64, np.uint32)
+    body = (
+        "mov.u32 %r1, %tid.x; mov.b32 %r20, buffer; ld.param.b64 %rd1, [out]; setp.eq.u32 %p1, %r1, 3;"
+        "@%p1 st.bulk.weak.shared::cta [%r20+16], 40, 0; bar.sync 0; shl.b32 %r2, %r1, 2; add.u32 %r3, %r20, %r2;"
+        "ld.shared.b32 %r4, [%r3]; cvt.u64.u32 %rd2, %r2; add.u64 %rd2, %rd2, %rd1; st.global.b32 [%rd2], %r4;"
+    )
+    shared = ".shared .align 16 .b8 buffer[256];"
+    run(module_text(body, ("out",), outside=shared), [out], engine.LaunchConfig((1, 1, 1), (64, 1, 1)))
+    np.testing.assert_array_equal(out, np.where((np.arange(64) >= 4) & (np.arange(64) < 14), 0, 0xFFFFFFFF))

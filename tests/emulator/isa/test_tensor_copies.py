@@ -321,3 +321,55 @@ def test_a_tensor_map_beyond_a_limit_is_not_encoded(change: dict[str, object], m
 def test_bytes_that_are_no_supported_tensor_map_are_not_decoded(data: bytes, message: str) -> None:
     with pytest.raises(DeviceError, match=message):
         decode(data)
+
+
+REPLACE = """
+    .shared .align 128 .b8 own[128];
+    mov.b32 %r22, own; shl.b32 %r3, %r1, 2; add.u32 %r4, %r22, %r3; st.shared.b32 [%r4], {start}; bar.sync 0; @!%p1 bra SKIP;
+    tensormap.replace.tile.global_address.shared::cta.b1024.b64 [%r22], %rd3;
+    tensormap.replace.tile.rank.shared::cta.b1024.b32 [%r22], 1;
+    tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [%r22], 0, 64;
+    tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [%r22], 1, %r40;
+    tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%r22], 0, 64;
+    tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [%r22], 1, 30;
+    tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%r22], 0, 144;
+    tensormap.replace.tile.element_stride.shared::cta.b1024.b32 [%r22], 0, 1;
+    tensormap.replace.tile.element_stride.shared::cta.b1024.b32 [%r22], 1, 1;
+    tensormap.replace.tile.elemtype.shared::cta.b1024.b32 [%r22], 10;
+    tensormap.replace.tile.interleave_layout.shared::cta.b1024.b32 [%r22], 0;
+    tensormap.replace.tile.swizzle_mode.shared::cta.b1024.b32 [%r22], 3;
+    tensormap.replace.tile.fill_mode.shared::cta.b1024.b32 [%r22], 1;
+    SKIP: bar.sync 0;
+    tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%rd1], [%r22], 128;
+    fence.proxy.tensormap::generic.acquire.gpu [%rd1], 128;
+"""
+
+
+@pytest.mark.parametrize("start", [0, 0xFFFFFFFF])
+def test_a_kernel_builds_its_own_tensor_map(start: int) -> None:
+    data, out, held = random_data(40000), space(16384), space(128)
+    tensor = tensor_of(data, "bf16", (64, 30), (64, 16), swizzle=128, nan_fill=True)
+    head = HEAD + "ld.param.b64 %rd3, [unused]; mov.b32 %r40, 16;"
+    body = REPLACE.format(start=start) + load_text(2, (5, 20), tensor.box_bytes) + WAIT + DUMP
+    text = module_text(head + body + "\nret;", ("map", "out", "unused"), arch="sm_90a", outside=SHARED)
+    run(text, [held, out, data], LaunchConfig((1, 1, 1), (32, 1, 1)), "sm_90a")
+    np.testing.assert_array_equal(out, expected(tensor, (5, 20), data, b"\xff\x7f"))
+    assert decode(held.tobytes()) == replace(tensor, steps=(1, 1))
+    if start == 0:
+        assert held.tobytes() == encode(tensor)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tensormap.replace.tile.global_stride.global.b1024.b64 [%rd1], 4, 16;", "a tensor map has no dimension 4"),
+        (
+            "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%rd1], [%r21], 64;",
+            "tensormap.cp_fenceproxy of 64 bytes: only 128 are possible",
+        ),
+    ],
+)
+def test_misuse_of_tensor_map_changes_is_named(text: str, message: str) -> None:
+    data, out = random_data(4096), space(16384)
+    with pytest.raises(EmulatorError, match=message):
+        launch(text, TensorMap(data.ctypes.data, "f32", (32, 8), (128,), (32, 8)), data, out)
