@@ -47,6 +47,7 @@ def address() -> int:
     """
     from equiv.rounding.matrix_native import HEADERS
 
-    unit = ccode.library("matrix-unit", source(), [*(_SOURCES / part for part in _PARTS), *HEADERS])
+    path = ccode.build("matrix-unit", source(), [*(_SOURCES / part for part in _PARTS), *HEADERS])
+    unit = ctypes.CDLL(str(path))
     unit.equiv_matrix.restype = ctypes.c_void_p
     return int(unit.equiv_matrix())
