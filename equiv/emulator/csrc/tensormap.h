@@ -98,8 +98,9 @@ static inline void map_bits(uint8_t *map, uint32_t at, uint32_t mask, uint32_t v
     memcpy(map + at, &word, 4);
 }
 
-/* tensormap.replace: the same stores that ptxas makes of it. `d`: dimension, for the fields that have one each. */
-static inline void map_replace(uint8_t *map, MapField field, uint32_t d, uint64_t value) {
+/* tensormap.replace: the same stores that ptxas makes of it. `d`: dimension, for the fields that have one each. Not inlined:
+ * gcc 12.2 makes scatters with 32-bit addresses of it when it vectorises over lanes. */
+COLD void map_replace(uint8_t *map, MapField field, uint32_t d, uint64_t value) {
     uint32_t low = (uint32_t)value;
     switch (field) {
     case FIELD_GLOBAL_ADDRESS: memcpy(map, &value, 8); break;
