@@ -121,7 +121,7 @@ OPCODES = [
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
 def test_mma_of_asymmetric_matrices_equals_the_model(opcode: str, arch: str) -> None:
     model = variant(opcode, arch)
-    for tile in tiles(model, 16, 8, 12, 1):
+    for tile in tiles(model, (16, 8), 12, 1):
         got = _mma(opcode, tile.a, tile.b, tile.c, arch)
         np.testing.assert_array_equal(got, fused_dot(model, tile.a, tile.b, tile.c), err_msg=tile.kind)
 

@@ -83,7 +83,7 @@ LAYOUTS = [(swizzle, major) for swizzle in SWIZZLES for major in ("K", "MN")]
 @pytest.mark.parametrize("operand", ["A", "B"])
 def test_16_bit_operands_in_every_layout(operand: str, swizzle: str, major: str) -> None:
     model, n = _model("f32.bf16.bf16", 16), 64
-    tile = tiles(model, 64, n, 1, 3)[0]
+    tile = tiles(model, (64, n), 1, 3)[0]
     image = aligned(SHARED)
     a_layout = (swizzle, major) if operand == "A" else ("128", "K")
     b_layout = (swizzle, major) if operand == "B" else ("128", "K")
@@ -105,7 +105,7 @@ def test_16_bit_operands_in_every_layout(operand: str, swizzle: str, major: str)
 @pytest.mark.parametrize("from_registers", [False, True])
 def test_every_type_with_a_in_shared_memory_or_registers(types: str, k: int, n: int, *, from_registers: bool) -> None:
     model = _model(types, k)
-    tile = tiles(model, 64, n, 2, 4)[1]
+    tile = tiles(model, (64, n), 2, 4)[1]
     image = aligned(SHARED)
     place(tile.a, 0, "32", "K", 16, 256, image)
     place(np.ascontiguousarray(tile.b.T), B_AT, "none", "K", 128, 256, image)
@@ -119,7 +119,7 @@ def test_every_type_with_a_in_shared_memory_or_registers(types: str, k: int, n: 
 
 def _small() -> tuple[MatrixVariant, Array, Array, Array, Array, str]:
     model = _model("f32.bf16.bf16", 16)
-    tile = tiles(model, 64, 8, 1, 5)[0]
+    tile = tiles(model, (64, 8), 1, 5)[0]
     image = aligned(SHARED)
     place(tile.a, 0, "128", "K", 16, 1024, image)
     place(np.ascontiguousarray(tile.b.T), B_AT, "128", "K", 16, 1024, image)
@@ -142,7 +142,7 @@ def test_scale_d_false_ignores_what_the_accumulator_holds() -> None:
 
 def test_k_advances_by_moving_the_start_inside_the_swizzled_row() -> None:
     model = _model("f32.bf16.bf16", 16)
-    tile = tiles(model, 64, 8, 1, 6, steps=4)[0]
+    tile = tiles(model, (64, 8), 1, 6, steps=4)[0]
     image = aligned(SHARED)
     place(tile.a, 0, "128", "K", 16, 1024, image)
     place(np.ascontiguousarray(tile.b.T), B_AT, "128", "K", 16, 1024, image)
