@@ -68,7 +68,7 @@ def _one_thread() -> Iterator[None]:
 @pytest.mark.parametrize("model", CASES, ids=lambda model: f"{model.instruction} {model.architecture}")
 def test_mma_sim_computes_the_same_bits(model: MatrixVariant) -> None:
     simulated = opinion(model)
-    for tile in tiles(model, (16, 8), len(KINDS), 11):
+    for tile in tiles(model, (8, 6), len(KINDS), 11):
         ours = fused_dot(model, tile.a, tile.b, tile.c, scale_a=tile.scale_a, scale_b=tile.scale_b)
         if model.row.group > 1:
             operands = [packed(tile.a, 1), packed(tile.b, 0)]
