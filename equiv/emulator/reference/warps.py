@@ -78,7 +78,7 @@ def shuffle(warp: Warp, step: Step, mask: int, observer: Observer | None) -> Non
             fits = other <= limit
         origin.append(other & 31 if fits else lane)
         valid.append(int(fits))
-    _put(step, warp, mask, d=[a[other] for other in origin], p=valid)
+    put_results(step, warp, mask, d=[a[other] for other in origin], p=valid)
     if observer is not None:
         observer.shuffled(warp, step, mask, origin)
 
@@ -88,9 +88,9 @@ def vote(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
     true = mask_of(step.source(warp, "a")) & mask
     if step.mods.get("mode"):
         value = {"all": true == mask, "any": true != 0, "uni": true in {0, mask}}[step.mods["mode"]]
-        _put(step, warp, mask, p=[int(value)] * LANES)
+        put_results(step, warp, mask, p=[int(value)] * LANES)
     else:
-        _put(step, warp, mask, d=[true] * LANES)
+        put_results(step, warp, mask, d=[true] * LANES)
 
 
 def match(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
@@ -98,10 +98,10 @@ def match(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
     a = step.source(warp, "a")
     if "any" in step.mods:
         same = [mask_of([int(other == value) for other in a]) & mask for value in a]
-        _put(step, warp, mask, d=same)
+        put_results(step, warp, mask, d=same)
         return
     everywhere = len({a[lane] for lane in lanes_of(mask)}) == 1
-    _put(step, warp, mask, d=[mask if everywhere else 0] * LANES, p=[int(everywhere)] * LANES)
+    put_results(step, warp, mask, d=[mask if everywhere else 0] * LANES, p=[int(everywhere)] * LANES)
 
 
 _FOLDS: dict[str, Callable[[int, int], int]] = {
@@ -125,7 +125,7 @@ def redux(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
         result = int(reduce(lambda x, y: choose(x, y, nan=nan), values, fp.canonical(values[0])))
     else:
         result = reduce(_FOLDS[step.mods["op"]], a)
-    _put(step, warp, mask, d=[result] * LANES)
+    put_results(step, warp, mask, d=[result] * LANES)
     if observer is not None:
         observer.reduced(warp, step, mask, source)
 
@@ -133,21 +133,21 @@ def redux(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
 def elect(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
     """`elect.sync`: the lowest lane."""
     leader = lanes_of(mask)[0]
-    _put(step, warp, mask, d=[leader] * LANES, p=[int(lane == leader) for lane in range(LANES)])
+    put_results(step, warp, mask, d=[leader] * LANES, p=[int(lane == leader) for lane in range(LANES)])
 
 
 def activemask(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
     """`activemask`."""
-    _put(step, warp, mask, d=[mask] * LANES)
+    put_results(step, warp, mask, d=[mask] * LANES)
 
 
 def predicate_logic(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
     """`and`, `or`, `xor`, `not`, `mov` on predicates."""
     a, *rest = (step.read(warp, one) for one in step.sources)
     if step.base in {"not", "mov"}:
-        _put(step, warp, mask, p=[1 - x if step.base == "not" else x for x in a])
+        put_results(step, warp, mask, p=[1 - x if step.base == "not" else x for x in a])
     else:
-        _put(step, warp, mask, p=[_FOLDS[step.base](x, y) for x, y in zip(a, rest[0], strict=True)])
+        put_results(step, warp, mask, p=[_FOLDS[step.base](x, y) for x, y in zip(a, rest[0], strict=True)])
 
 
 def carry(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
@@ -157,7 +157,7 @@ def carry(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
     total = [x + y for x, y in zip(a, b, strict=True)]
     if step.base == "addc":
         total = [value + one for value, one in zip(total, warp.carry, strict=True)]
-    _put(step, warp, mask, d=total)
+    put_results(step, warp, mask, d=total)
     if step.mods.get("cc"):
         warp.carry = [value >> bits if mask >> lane & 1 else warp.carry[lane] for lane, value in enumerate(total)]
 
@@ -249,7 +249,7 @@ def atomic(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None
             before = (old[lane] & (1 << 8 * size) - 1).to_bytes(size, "little")
             observer.updated(warp, step, lane, place, (before, new.to_bytes(size, "little")))
     if step.results:
-        _put(step, warp, mask, d=old)
+        put_results(step, warp, mask, d=old)
 
 
 def copy(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
@@ -279,7 +279,7 @@ def copy(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
             observer.copied(warp, place, source[lane], count, size)
 
 
-def _put(step: Step, warp: Warp, mask: int, **values: Any) -> None:  # noqa: ANN401  lists of integers
+def put_results(step: Step, warp: Warp, mask: int, **values: Any) -> None:  # noqa: ANN401  lists of integers
     """Writes results by name; those that the instruction does not have are left out."""
     for name, value in values.items():
         found: Operand | None = next((one for one in step.results if one.name == name), None)
