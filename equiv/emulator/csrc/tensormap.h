@@ -77,12 +77,11 @@ static inline void map_row(const TensorMap *t, uint8_t *box, uint32_t row, uint3
     }
 }
 
-/* What elements outside the tensor are filled with. */
+/* What elements outside the tensor are filled with; the NaN of all float types is 0x7ff7 over and over (measured). */
 static inline void map_fill(const TensorMap *t, uint8_t *bytes, uint32_t size) {
-    uint64_t nan = t->type == ELEMENT_F16 || t->type == ELEMENT_BF16 ? 0x7fff : t->type == ELEMENT_F64 ? 0x7fffffffffffffffull : 0x7fffffff;
     memset(bytes, 0, size);
     if (!t->nan_fill || t->type < ELEMENT_F16) return;
-    for (uint32_t i = 0; i < size; i += t->bytes) memcpy(bytes + i, &nan, t->bytes);
+    for (uint32_t i = 0; i < size; i += 2) memcpy(bytes + i, &(uint16_t){0x7ff7}, 2);
 }
 
 typedef enum {

@@ -10,7 +10,10 @@ from equiv.errors import EmulatorError, IllegalAccessError
 SHARED = ".shared .align 1024 .b8 buffer[4096]; .shared .align 8 .b64 bar[4];"
 HEAD = (
     "mov.u32 %r1, %tid.x; setp.eq.u32 %p1, %r1, 0; mov.u32 %r2, %cluster_ctarank; mov.b32 %r20, bar;"
-    "mov.b32 %r21, buffer; ld.param.b64 %rd1, [in]; ld.param.b64 %rd2, [out];\n"
+    "mov.b32 %r21, buffer; ld.param.b64 %rd1, [in]; ld.param.b64 %rd2, [out];"
+    # As the emulator has never-written memory; so that a GPU can run the same.
+    "shl.b32 %r41, %r1, 2; Q: add.u32 %r42, %r21, %r41; st.shared.b32 [%r42], -1; mov.u32 %r43, %ntid.x; shl.b32 %r43, %r43, 2;"
+    "add.u32 %r41, %r41, %r43; setp.lt.u32 %p19, %r41, 4096; @%p19 bra Q; fence.proxy.async; bar.sync 0;\n"
 )
 INIT = "@%p1 mbarrier.init.shared.b64 [%r20], 1; @%p1 fence.mbarrier_init.release.cluster;"
 ALL = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
