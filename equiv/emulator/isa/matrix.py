@@ -75,14 +75,15 @@ def _wgmma(depth: int, from_registers: bool, mods: Mods) -> str:  # noqa: FBT001
     wide = _BYTES[mods["atype"]] == 2
     turned_a, turned_b = "ta != 0" if wide and not from_registers else "0", "tb != 0" if wide else "0"
     a, at = ("a", "0") if from_registers else ("0", "a_[0]")
+    fields = f"{models.number(name)} /* {name} */, {mods['columns']}, c_ != 0, sa != 1, sb != 1, {turned_a}, {turned_b}"
+    fields += f", {a}, {at}, b_[0]"
     return "\n".join([
         "if (whole_warp(w, o, m) || uniform64(w, o, b_)) return FAULT;",
         "if (c_ && c_ != FULL) return matrix_fault(w, o, 0, PROBLEM_UNIFORM, c_, 0);",
         "if ((sa != 1 && sa != ~0ull) || (sb != 1 && sb != ~0ull)) return matrix_fault(w, o, 0, PROBLEM_NEGATE, 0, 0);",
         targets(int(mods["results"])),
         sources("a", 4) if from_registers else "if (uniform64(w, o, a_)) return FAULT;",
-        f"const Wgmma g = {{{models.number(name)} /* {name} */, {mods['columns']}, c_ != 0, sa != 1, sb != 1, {turned_a},"
-        f" {turned_b}, {a}, {at}, b_[0]}};",
+        f"const Wgmma g = {{{fields}}};",
         f"return {UNIT}wgmma(w, o, &g, d);",
     ])  # fmt: skip
 
@@ -101,14 +102,19 @@ def _wgmma_entries(depth: int, result: str, a: str, b: str) -> list[Entry]:
             arch=90,
             last_arch=90,
             derived=partial(_wgmma_sizes, depth),
-            note="each warp computes its 16 rows at once",
+            note="each warp computes its 16 rows at once; with late completion they land at the wait",
         )
         for first, turned in (("a:b64", " ta:imm tb:imm"), ("a:b32*4", " tb:imm"))
     ]
 
 
 _KINDS = (("f32", "f16", "f16"), ("f16", "f16", "f16"), ("f32", "bf16", "bf16"))
-_NONE = {"kind": "none", "arch": 90, "last_arch": 90}
+
+
+def _group(what: str, operands: str, body: str) -> Entry:
+    kind = "warp" if body else "none"
+    return Entry(f"wgmma {what} sync aligned", operands, body, kind, arch=90, last_arch=90)
+
 
 ENTRIES = (
     Entry(
@@ -147,7 +153,7 @@ ENTRIES = (
     Entry("wgmma mma_async sp rest=*", "", kind="refused", note="sparse matrices are not emulated"),
     Entry("wgmma mma_async sync aligned rest=*", "", kind="refused",
           note="emulated are dense products of f16, bf16, tf32 and fp8"),
-    Entry("wgmma fence sync aligned", "", **_NONE),
-    Entry("wgmma commit_group sync aligned", "", **_NONE),
-    Entry("wgmma wait_group sync aligned", "i:imm", **_NONE),
+    _group("fence", "", ""),
+    _group("commit_group", "", "w->wgmma_group++;"),
+    _group("wait_group", "i:imm", f"if (w->launch->late) {UNIT}wgmma_land(w, (uint32_t)i);"),
 )  # fmt: skip
