@@ -63,9 +63,10 @@ class Driver:
         if one["cluster"][0] > 8:
             self("cuFuncSetAttribute", function, 14, 1)
         pointers = [ctypes.c_uint64() for _ in buffers]
-        for pointer, buffer in zip(pointers, buffers):
+        for pointer, buffer in zip(pointers, buffers, strict=True):
             self("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(buffer.nbytes))
-        for pointer, buffer in zip(pointers, moved(one["addresses"], buffers, [pointer.value for pointer in pointers])):
+        placed = moved(one["addresses"], buffers, [pointer.value for pointer in pointers])
+        for pointer, buffer in zip(pointers, placed, strict=True):
             self("cuMemcpyHtoD_v2", pointer, ctypes.c_void_p(buffer.ctypes.data), ctypes.c_size_t(buffer.nbytes))
         attribute = Attribute(4, 0, (ctypes.c_uint * 16)(*one["cluster"]))
         config = Config(
@@ -81,7 +82,7 @@ class Driver:
         if state:
             raise RuntimeError(f"the kernel ends with error {state}")
         results = [np.empty_like(buffer) for buffer in buffers]
-        for pointer, result in zip(pointers, results):
+        for pointer, result in zip(pointers, results, strict=True):
             self("cuMemcpyDtoH_v2", ctypes.c_void_p(result.ctypes.data), pointer, ctypes.c_size_t(result.nbytes))
             self("cuMemFree_v2", pointer)
         self("cuModuleUnload", module)
@@ -118,13 +119,13 @@ def maps(folder: Path) -> list[dict[str, Any]]:
 
 
 def moved(old: list[int], buffers: list[np.ndarray], new: list[int]) -> list[np.ndarray]:
-    """Copies of the buffers; one of 128 bytes that begins with an address inside a buffer is a tensor map: it is moved."""
+    """Copies of the buffers, tensor maps moved: those of 128 bytes that begin with an address inside a buffer."""
     results = [buffer.copy() for buffer in buffers]
     for result in results:
         if result.nbytes != 128:
             continue
         address = int(result.view(np.uint64)[0])
-        for start, buffer, target in zip(old, buffers, new):
+        for start, buffer, target in zip(old, buffers, new, strict=True):
             if start <= address < start + buffer.nbytes:
                 result.view(np.uint64)[0] = target + address - start
     return results

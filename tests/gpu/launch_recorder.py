@@ -2,9 +2,9 @@
 
     python tests/gpu/launch_recorder.py FOLDER TEST...
 
-Runs the tests in the emulator. Each launch that sm_90a can do becomes FOLDER/<n>.cubin, assembled by Triton's ptxas, and
-an entry of FOLDER/plan.json: kernel, shape, name of its test; FOLDER/data.npz holds its buffers before (`<n>/<i>`) and
-after (`<n>/<i>/after`).
+Runs the tests in the emulator. Each launch that sm_90a can do becomes FOLDER/<n>.cubin, assembled by Triton's ptxas,
+and an entry of FOLDER/plan.json: kernel, shape, name of its test; FOLDER/data.npz holds its buffers before
+(`<n>/<i>`) and after (`<n>/<i>/after`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ MAPS = [
     for element, size in ELEMENT_BYTES.items()
 ] + [
     TensorMap(1 << 20, "bf16", (64,), (), (64,)),
-    TensorMap(1 << 20, "f32", (24, 20, 5, 7, 9), (96, 1920, 9600, (1 << 39) + 16), (8, 16, 3, 1, 2), (1, 8, 3, 1, 2), 32),
+    TensorMap(1 << 20, "f32", (24, 20, 5, 7, 9), (96, 1920, 9600, (1 << 39) + 16),
+              (8, 16, 3, 1, 2), (1, 8, 3, 1, 2), 32),
     TensorMap(1 << 20, "f32", (24, 20, 5, 7, 9), (96, 1920, 9600, 67200), (8, 256, 3, 1, 2), swizzle=64, nan_fill=True),
     TensorMap(1 << 20, "u8", (1 << 32, 1 << 17), ((1 << 32) + 16,), (256, 256)),
     TensorMap(1 << 20, "f16", (1 << 16, 2), (1 << 17,), (8, 2)),
