@@ -17,7 +17,7 @@ from equiv.emulator.reference.steps import lanes_of
 from equiv.emulator.reference.warps import addresses, put_results
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from equiv.emulator.reference.machine import Fragment, Grid, Warp
     from equiv.emulator.reference.spaces import Place
@@ -56,14 +56,22 @@ def _fault(lane: int, where: Place, size: int, problem: int) -> FaultError:
     return FaultError(faults.MBARRIER, lane, spaces.shared_address(where), size & 0xFFFF_FFFF, problem)
 
 
-def locate(warp: Warp, step: Step, mask: int) -> dict[int, Place]:
+def locate(warp: Warp, step: Step, mask: int) -> Mapping[int, Place]:
     """Of each lane the mbarrier that operand `a` names.
 
     Raises:
         FaultError: misaligned, out of bounds, or not in shared memory.
     """
     space, at = addresses(warp, step, "a")
-    places = {lane: spaces.place(warp, space, lane, at[lane], 8, write=True) for lane in lanes_of(mask)}
+    return in_shared({lane: spaces.place(warp, space, lane, at[lane], 8, write=True) for lane in lanes_of(mask)})
+
+
+def in_shared(places: Mapping[int, Place]) -> Mapping[int, Place]:
+    """The same places.
+
+    Raises:
+        FaultError: one is not in shared memory.
+    """
     for lane, where in places.items():
         if where.owner != "shared":
             raise FaultError(faults.MBARRIER, lane, where.at, 0, _ELSEWHERE)

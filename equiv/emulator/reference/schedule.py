@@ -11,7 +11,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from equiv.emulator import faults
-from equiv.emulator.reference import mbarriers
+from equiv.emulator.reference import mbarriers, tensor_memory
 from equiv.emulator.reference.machine import BARRIER, CLUSTER, MBARRIER, READY, Barrier
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ def _round(grid: Grid, cluster: Cluster, step: Step, finish: Callable[[Warp], No
         spin &= _turn(warp, step, quantum)
         finish(warp)
     if not alive:
+        tensor_memory.check_leaks(cluster.ctas)
         return Round.DONE
     if grid.events != before:
         cluster.expiries, cluster.spinning = 0, False
