@@ -87,13 +87,15 @@ def run(
     budget: int | None = None,
     seed: int | None = None,
     completion: str = "eager",
+    checks: bool = True,
 ) -> engine.LaunchStats:
     """Launch the kernel of a module on buffers, which become its 64-bit parameters."""
     memory = Memory()
     for number, buffer in enumerate(buffers):
         memory.register(buffer.ctypes.data, buffer.nbytes, f"buffer {number}")
     params = b"".join(buffer.ctypes.data.to_bytes(8, "little") for buffer in buffers)
-    return engine.launch(engine.load(parse(text), "k", arch), config, params, memory, budget=budget, seed=seed, completion=completion)
+    program = engine.load(parse(text), "k", arch)
+    return engine.launch(program, config, params, memory, budget=budget, seed=seed, completion=completion, checks=checks)
 
 
 def one(opcode: str, result: str, *sources: Array | str, bits: int = 32, arch: str = "sm_100a") -> Array:

@@ -33,7 +33,7 @@ def launch(
     out = out[-out.ctypes.data % 256 :][: 4096 * cluster]
     text = module_text(HEAD + body + "\nret;", ("in", "out"), arch="sm_90a", outside=SHARED)
     config = LaunchConfig((cluster, 1, 1), (threads, 1, 1), (cluster, 1, 1))
-    stats = run(text, [source, out], config, "sm_90a", completion=completion, seed=seed)
+    stats = run(text, [source, out], config, "sm_90a", completion=completion, seed=seed, checks=False)
     return out, stats
 
 
