@@ -1,4 +1,4 @@
-"""The command `equiv`: `list`, `run`, `rounding`, `order`, `doctor`, `replay`.
+"""The command `equiv`: `list`, `run`, `rounding`, `order`, `doctor`, `bench`, `replay`.
 
 Results go to stdout, progress and complaints to stderr. Exit codes of `run`: 0 every case that ran is good, or a
 MISMATCH listed as a known gap; 1 another MISMATCH, ERROR, NOT_RUN or a listed case that passes (WITHIN under --strict,
@@ -103,6 +103,10 @@ def _parser() -> argparse.ArgumentParser:
 
     doctor = commands_.add_parser("doctor", help="what works on this machine, and why the rest does not")
     doctor.set_defaults(command=commands.doctor)
+
+    bench = commands_.add_parser("bench", help="how fast the parts are on this machine, one core")
+    bench.add_argument("subject", choices=("numerics",), help="numerics: the C twins of instructions")
+    bench.set_defaults(command=commands.bench)
 
     replay = commands_.add_parser("replay", help="run launch records again and compare every byte")
     replay.add_argument("directory", type=Path, metavar="DIR")

@@ -94,6 +94,15 @@ def doctor(options: argparse.Namespace) -> int:  # noqa: ARG001  the shape of ev
     return int(any(finding.state == "broken" for finding in findings))
 
 
+def bench(options: argparse.Namespace) -> int:
+    """`equiv bench SUBJECT`: a line for each figure as soon as it is measured."""
+    from equiv import bench as benches
+
+    for figure in getattr(benches, options.subject)():
+        print(figure, flush=True)
+    return 0
+
+
 def rounding(options: argparse.Namespace) -> int:
     """`equiv rounding PAIR`: the ledger's rows, and what each party declares as compiled here, by architecture."""
     from equiv.report import rounding as report

@@ -20,7 +20,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LIMIT = 400
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "records", "cache", "geometry"),
+    ("errors", "records", "cache", "ccode", "geometry"),
     ("rounding",),
     ("emulator", "envelope", "inputs", "buffers", "patterns"),
     ("casefile", "pairs", "compare", "device", "dsa_index"),
@@ -28,7 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("verify", "order"),
     ("wire", "workers"),
     ("journal", "plan", "report"),
-    ("commands", "doctor"),
+    ("commands", "doctor", "bench"),
     ("cli", "pytest_plugin"),
 )
 """From left to right: a module imports from its own layer and from those before it, never from one behind it."""

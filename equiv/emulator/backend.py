@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import re
 import shutil
 import subprocess
 import tempfile
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from equiv.cache import cache_dir, write_atomic
 from equiv.errors import EmulatorError, UnsupportedError
+from equiv.rounding import special
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 _SOURCES = Path(__file__).parent / "csrc"
 _NUMERICS = Path(__file__).parents[1] / "rounding" / "csrc"
-_HEADERS = ("runtime.h", "memory.h", "sync.h", "half.h", "tensormap.h", "mbarrier.h", "async.h", "bulk.h", "checks.h")
+_HEADERS = ("runtime.h", "memory.h", "sync.h", "half.h", "tensormap.h", "mbarrier.h", "async.h", "bulk.h", "matrix_api.h",
+            "fragments.h", "checks.h")  # fmt: skip
 _FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing",
           "-fno-math-errno", "-fno-trapping-math", "-w")  # fmt: skip
 INCLUDES = (_SOURCES, _NUMERICS)
 WARNINGS_OFF = ("-Wno-unused-function", "-Wno-unused-variable", "-Wno-unused-parameter", "-Wno-sign-compare")
-_TABLE_USERS = re.compile(r"\beq_(?:ex2|rcp|rsqrt|sqrt|div_full|div_approx)(?:_ftz)?\(")
 _CHUNK = 200
 _LOCK = threading.Lock()
 
@@ -66,7 +66,7 @@ def build_directory() -> Path:
     """Where this machine's compiled handlers are kept."""
     flags, described = _tuning()
     digest = hashlib.sha256(" ".join((*_FLAGS, *flags)).encode() + described.encode())
-    for path in (*(_SOURCES / name for name in _HEADERS), _SOURCES / "engine.c", _NUMERICS / "numerics.h"):
+    for path in (*(_SOURCES / name for name in (*_HEADERS, "tensor_state.h")), _SOURCES / "engine.c", *special.SOURCES):
         digest.update(path.read_bytes())
     return cache_dir() / f"emulator-{digest.hexdigest()[:16]}"
 
@@ -121,23 +121,18 @@ class _Handlers:
     def load(self, path: Path) -> None:
         library = ctypes.CDLL(str(path))
         names = path.with_suffix(".names").read_text().split()
-        if hasattr(library, "equiv_tables"):
-            library.equiv_tables(*(ctypes.c_void_p(address) for address in _tables()))
         table = (ctypes.c_void_p * len(names)).in_dll(library, "equiv_handlers")
         for name, address in zip(names, table, strict=True):
             self.loaded.setdefault(name, address)
 
     def build(self, shapes: list[Shape]) -> None:
-        """Compile handlers, those that read the tables of the special functions apart from the others."""
-        users = [shape for shape in shapes if _TABLE_USERS.search(shape.source)]
-        others = [shape for shape in shapes if not _TABLE_USERS.search(shape.source)]
-        for group in (users, others):
-            for start in range(0, len(group), _CHUNK):
-                chunk = group[start : start + _CHUNK]
-                names = [shape.name for shape in chunk]
-                path = build_directory() / f"handlers-{hashlib.sha256(' '.join(names).encode()).hexdigest()[:20]}.so"
-                _compile(chunk_source(chunk, tables=group is users), path)
-                write_atomic(path.with_suffix(".names"), " ".join(names).encode())
+        """Compile handlers in chunks."""
+        for start in range(0, len(shapes), _CHUNK):
+            chunk = shapes[start : start + _CHUNK]
+            names = [shape.name for shape in chunk]
+            path = build_directory() / f"handlers-{hashlib.sha256(' '.join(names).encode()).hexdigest()[:20]}.so"
+            _compile(chunk_source(chunk), path)
+            write_atomic(path.with_suffix(".names"), " ".join(names).encode())
 
 
 _HANDLERS = _Handlers()
@@ -164,27 +159,9 @@ def handlers(shapes: Iterable[Shape]) -> dict[str, int]:
         return {name: _HANDLERS.loaded[name] for name in wanted}
 
 
-def chunk_source(shapes: list[Shape], *, tables: bool) -> str:
-    """C text of one chunk: the handlers, their addresses in order, and a setter for the special functions' tables."""
+def chunk_source(shapes: list[Shape]) -> str:
+    """C text of one chunk: the handlers and their addresses in order."""
     lines = [f'#include "{name}"' for name in _HEADERS]
     lines += [shape.source for shape in shapes]
     lines.append("Handler *const equiv_handlers[] = {" + ", ".join(shape.name for shape in shapes) + "};")
-    if tables:
-        lines.append(
-            "void equiv_tables(const uint32_t *rcp, const uint32_t *rsqrt, const uint32_t *root, const uint32_t *ex2)"
-            " { eq_set_tables(rcp, rsqrt, root, ex2); }"
-        )
     return "\n".join(lines) + "\n"
-
-
-@cache
-def _tables() -> tuple[int, int, int, int]:
-    """Addresses of the measured tables of rcp, rsqrt, sqrt and ex2; the arrays live as long as the process."""
-    from equiv.rounding import special
-
-    arrays = tuple(special.table(name) for name in ("rcp", "rsqrt", "sqrt", "ex2"))
-    _KEPT.extend(arrays)
-    return tuple(array.ctypes.data for array in arrays)  # type: ignore[return-value]
-
-
-_KEPT: list[object] = []

@@ -67,6 +67,11 @@ class Decoded:
     inputs: frozenset[str]
     flow: str
 
+    @property
+    def writes_late(self) -> bool:
+        """Whether its destinations may be written after it: accumulators of `wgmma`, until their group is waited for."""
+        return self.shape is not None and self.shape.entry.base == "wgmma"
+
 
 @dataclass(frozen=True)
 class ByteCode:

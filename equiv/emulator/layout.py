@@ -65,7 +65,9 @@ def assign_registers(kernel: Kernel, instructions: Sequence[Decoded]) -> Layout:
         for name in (*uses[at], *one.outputs):
             last[name] = at
             block_of[name] = blocks[at] if block_of.get(name, blocks[at]) == blocks[at] else -1
-    local = {name for name, block in block_of.items() if block >= 0 and defined_first[name]}
+    # What is written later than the instruction says (wgmma's accumulators) must not share its place with anything.
+    held = {name for one in instructions for name in one.outputs & one.inputs if one.writes_late}
+    local = {name for name, block in block_of.items() if block >= 0 and defined_first[name]} - held
     predicates = [name for name in block_of if kernel.registers[name] == "pred"]
     at = layout.take(4 * len(predicates))
     layout.offset.update({name: at + 4 * number for number, name in enumerate(predicates)})

@@ -1,9 +1,10 @@
 """Float32 add, multiply, divide, fused multiply-add, max and min on bit patterns, as the GPU gives them.
 
 Every result is rounded once from the exact value; a NaN result is 0x7fffffff; `ftz` flushes subnormal operands and
-results to zeros of their sign. The exact value is kept as a pair of float64 (nearest and rest), which decides nearest
-by rounding to odd and the directed modes by the sign of what is left. Source: PTX ISA, spec numerics 4 (last item)
-and 5.5. C twin: csrc/numerics.h.
+results to zeros of their sign, results being subnormal as if the exponent had no lower end: what only the subnormals'
+coarser steps round up to 2^-126 is a zero (measured on one H200, tests/gpu/sweep_special.py). The exact value is kept
+as a pair of float64 (nearest and rest), which decides nearest by rounding to odd and the directed modes by the sign of
+what is left. Source: PTX ISA, spec numerics 4 (last item) and 5.5. C twin: csrc/numerics.h.
 """
 
 from __future__ import annotations
@@ -66,6 +67,24 @@ def _finish(value: npt.NDArray[np.float32], ftz: bool) -> U32:  # noqa: FBT001
     return flush(bits) if ftz else bits
 
 
+_NORMAL_FROM: Final = 2.0**-126 - 2.0**-151  # a tie to even: from here on 24 bits round to 2^-126
+_LAST_BELOW: Final = 2.0**-126 - 2.0**-150  # of 24 bits
+
+
+def _flushed(value: npt.NDArray[np.float32], s: F64, e: F64, mode: Mode, ftz: bool) -> U32:  # noqa: FBT001
+    """Bits of s + e rounded to `value`, flushed by what s + e would be with 24 bits and an unbounded exponent."""
+    bits = canonical(value.view(np.uint32))
+    if not ftz:
+        return bits
+    magnitude, outwards = np.abs(s), np.where(s < 0, -e, e)
+    if mode is Mode.RN:
+        tiny = (magnitude < _NORMAL_FROM) | ((magnitude == _NORMAL_FROM) & (outwards < 0))
+    else:
+        away = (s < 0) if mode is Mode.RM else (s > 0) if mode is Mode.RP else np.zeros(s.shape, dtype=bool)
+        tiny = away & ((magnitude < _LAST_BELOW) | ((magnitude == _LAST_BELOW) & (outwards <= 0)))
+    return np.where(tiny & ~is_nan(bits), bits & SIGN, flush(bits))
+
+
 def _two_sum(p: F64, c: F64) -> tuple[F64, F64]:
     """Gives p + c as its nearest float64 and the exact rest."""
     s = p + c
@@ -106,8 +125,8 @@ def fma(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike, *, mode: Mode = Mo
         p, addend = np.broadcast_arrays(fa.astype(np.float64) * fb.astype(np.float64), fc.astype(np.float64))
         s, e = _two_sum(p, addend)
         if mode is Mode.RN:
-            return _finish(_nearest(s, e), ftz)
-        return _finish(_directed(s, e, mode, np.signbit(p) != np.signbit(addend)), ftz)
+            return _flushed(_nearest(s, e), s, e, mode, ftz)
+        return _flushed(_directed(s, e, mode, np.signbit(p) != np.signbit(addend)), s, e, mode, ftz)
 
 
 def add(a: npt.ArrayLike, b: npt.ArrayLike, *, mode: Mode = Mode.RN, ftz: bool = False) -> U32:
@@ -130,17 +149,20 @@ def mul(a: npt.ArrayLike, b: npt.ArrayLike, *, mode: Mode = Mode.RN, ftz: bool =
     """Computes a * b; operands broadcast."""
     fa, fb = _operands(ftz, a, b)
     with np.errstate(all="ignore"):
-        if mode is Mode.RN:
-            return _finish(np.asarray(fa * fb), ftz)
         s = np.asarray(fa.astype(np.float64) * fb.astype(np.float64))
-        return _finish(_directed(s, np.zeros_like(s), mode, np.zeros(s.shape, dtype=bool)), ftz)
+        e = np.zeros_like(s)
+        if mode is Mode.RN:
+            return _flushed(np.asarray(fa * fb), s, e, mode, ftz)
+        return _flushed(_directed(s, e, mode, np.zeros(s.shape, dtype=bool)), s, e, mode, ftz)
 
 
 def div(a: npt.ArrayLike, b: npt.ArrayLike, *, ftz: bool = False) -> U32:
     """Computes a / b, `div.rn`; operands broadcast."""
     fa, fb = _operands(ftz, a, b)
     with np.errstate(all="ignore"):
-        return _finish(np.asarray(fa / fb), ftz)
+        bits = _finish(np.asarray(fa / fb), ftz)
+        tiny = np.abs(fa.astype(np.float64)) < _NORMAL_FROM * np.abs(fb.astype(np.float64))
+        return np.where(tiny, bits & SIGN, bits) if ftz else bits
 
 
 def sqrt(a: npt.ArrayLike, *, ftz: bool = False) -> U32:

@@ -77,15 +77,23 @@ class Format:
 
 
 _IEEE: Final = {"signed": True, "subnormals": True}
+TF32: Final = Format("tf32", 19, 10, 127, **_IEEE, infinity=0x3FC00, nan_from=0x3FC01, nan=0x3FFFF)
+"""The upper 19 bits of a 32-bit register, which is how TF32 is stored: a code is the register shifted down by 13."""
 BF16: Final = Format("bf16", 16, 7, 127, **_IEEE, infinity=0x7F80, nan_from=0x7F81, nan=0x7FFF)
 F16: Final = Format("f16", 16, 10, 15, **_IEEE, infinity=0x7C00, nan_from=0x7C01, nan=0x7FFF)
 F32: Final = Format("f32", 32, 23, 127, **_IEEE, infinity=0x7F800000, nan_from=0x7F800001, nan=0x7FFFFFFF)
 E4M3: Final = Format("e4m3", 8, 3, 7, **_IEEE, infinity=None, nan_from=0x7F, nan=0x7F)
 E5M2: Final = Format("e5m2", 8, 2, 15, **_IEEE, infinity=0x7C, nan_from=0x7D, nan=0x7F)
+E3M2: Final = Format("e3m2", 6, 2, 3, **_IEEE, infinity=None, nan_from=None, nan=0x1F)
+E2M3: Final = Format("e2m3", 6, 3, 1, **_IEEE, infinity=None, nan_from=None, nan=0x1F)
 E2M1: Final = Format("e2m1", 4, 1, 1, **_IEEE, infinity=None, nan_from=None, nan=0x7)
 UE8M0: Final = Format("ue8m0", 8, 0, 127, signed=False, subnormals=False, infinity=None, nan_from=0xFF, nan=0xFF)
+UE4M3: Final = Format("ue4m3", 7, 3, 7, signed=False, subnormals=True, infinity=None, nan_from=0x7F, nan=0x7F)
+"""A block scale: E4M3 without its sign bit, which the hardware ignores."""
 
-FORMATS: Final[Mapping[str, Format]] = MappingProxyType({f.name: f for f in (BF16, F16, F32, E4M3, E5M2, E2M1, UE8M0)})
+FORMATS: Final[Mapping[str, Format]] = MappingProxyType(
+    {f.name: f for f in (TF32, BF16, F16, F32, E4M3, E5M2, E3M2, E2M3, E2M1, UE8M0, UE4M3)}
+)
 
 
 def named(name: str) -> Format:

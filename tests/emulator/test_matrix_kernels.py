@@ -53,18 +53,21 @@ def _pairs_first(x: Array) -> Array:
     return x[:, np.lexsort((k, k % 4 // 2, k // 32))]
 
 
-CASES = [(name, "f32") for name in TYPES] + [("f16", "f16")]
+PLAIN, TURNED, DOUBLED = (False, False), (True, False), (False, True)
+CASES = [
+    (name, result, rows, *form)
+    for name, result in [*((name, "f32") for name in TYPES), ("f16", "f16")]
+    for rows, form in ((16, PLAIN), (64, PLAIN), (64, TURNED), (64, DOUBLED), (128, PLAIN))
+    if form is not DOUBLED or TYPES[name][1] is not np.uint8  # no products of 8-bit registers with a number
+]
 
 
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
-@pytest.mark.parametrize(("name", "result"), CASES)
-@pytest.mark.parametrize("rows", [16, 64, 128])
-@pytest.mark.parametrize(("turned", "doubled"), [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize(("name", "result", "rows", "turned", "doubled"), CASES)
 def test_a_product_is_the_chain_of_its_instructions_in_the_order_of_k(
     arch: str, name: str, result: str, rows: int, *, turned: bool, doubled: bool
 ) -> None:
     dtype, bits, _ = TYPES[name]
-    doubled = doubled and bits is not np.uint8  # Triton has no product of 8-bit registers with a number
     a, b = _random((rows, K), 1).to(dtype), _random((K, N), 2).to(dtype)
     c = torch.empty(rows, N, dtype=torch.float32 if result == "f32" else torch.float16)
     given = b.T.contiguous() if turned else b
@@ -98,12 +101,15 @@ def _operand(codes: torch.Tensor, name: str) -> torch.Tensor:
 
 @pytest.mark.parametrize(("kind", "first", "second", "block", "scale"), SCALED)
 @pytest.mark.parametrize(("columns", "depth"), [(64, 256), (128, 128), (256, 128)])
-def test_a_scaled_product_on_sm_100(kind: str, first: str, second: str, block: int, scale: str, columns: int, depth: int) -> None:
+def test_a_scaled_product_on_sm_100(
+    kind: str, first: str, second: str, block: int, scale: str, columns: int, depth: int
+) -> None:
     a, b = _codes(first, (128, depth), 3), _codes(second, (columns, depth), 4)
     low, high = (118, 136) if scale == "ue8m0" else (1, 0x7E)
     generator = torch.Generator().manual_seed(5)
     sa, sb = (
-        torch.randint(low, high, (rows, depth // block), generator=generator, dtype=torch.uint8) for rows in (128, columns)
+        torch.randint(low, high, (rows, depth // block), generator=generator, dtype=torch.uint8)
+        for rows in (128, columns)
     )
     c = torch.empty(128, columns)
     scales = [x if scale == "ue8m0" else x.view(torch.float8_e4m3fn) for x in (sa, sb)]

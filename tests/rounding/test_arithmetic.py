@@ -36,7 +36,7 @@ FTZ = ["eq_add_rn", "eq_sub_rz", "eq_mul_rn", "eq_mul_rp", "eq_div_rn", "eq_max"
 @pytest.fixture(scope="module")
 def twin(tmp_path_factory: pytest.TempPathFactory) -> Twin:
     arity = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2), **dict.fromkeys(TERNARY, 3)}
-    flushed = {f"{name}_ftz": arity[name] for name in (*FTZ, "eq_fma_rn", "eq_fma_rm", "eq_sqrt_rn", "eq_rpi")}
+    flushed = {f"{name}_ftz": arity[name] for name in (*FTZ, *TERNARY, "eq_sqrt_rn", "eq_rpi")}
     return Twin(tmp_path_factory.mktemp("twin"), arity | flushed)
 
 
@@ -155,6 +155,23 @@ def test_flushing_keeps_the_sign_and_touches_operands_and_results() -> None:
     assert fp.mul(bits(2.0**-126), bits(-0.5), ftz=True) == 0x80000000
     assert fp.mul(bits(2.0**-126), bits(-0.5)) == 0x80400000
     assert fp.fma(bits(2.0**-126), bits(0.5), tiny, ftz=True) == 0x00000000
+
+
+def test_what_only_the_subnormal_steps_round_up_to_the_smallest_normal_is_flushed(twin: Twin) -> None:
+    below, smallest, two = np.uint32(0x3F7FFFFF), np.uint32(0x00800000), bits(2.0)
+    last = np.uint32(0x00FFFFFF)  # twice the largest number of 24 bits below 2^-126
+    assert fp.mul(below, smallest) == smallest
+    assert fp.mul(below, smallest, ftz=True) == 0
+    assert fp.mul(fp.negate(below), smallest, mode=Mode.RM, ftz=True) == fp.SIGN
+    assert fp.mul(below, smallest, mode=Mode.RP, ftz=True) == 0
+    assert (fp.div(last, two), fp.div(last, two, ftz=True)) == (smallest, 0)
+    # 2^-126 less 2^-126 * lost: rounded to 24 bits with any exponent, is that 2^-126?
+    lost = np.array([0x32000000, 0x33000000, 0x33000001, 0x33800000, 0x33800001], dtype=np.uint32)
+    for mode, normal in ((Mode.RN, 2), (Mode.RP, 3), (Mode.RZ, 0)):
+        expected = [smallest] * normal + [np.uint32(0)] * (lost.size - normal)
+        assert fp.fma(fp.negate(lost), smallest, smallest, mode=mode, ftz=True).tolist() == expected
+        found = [twin(f"eq_fma_{mode}_ftz", fp.negate(x), smallest, smallest) for x in lost]
+        assert found == expected
 
 
 def test_ceiling_of_a_small_negative_number_is_minus_zero() -> None:

@@ -6,13 +6,28 @@ import pytest
 
 from equiv.errors import UsageError
 from equiv.rounding import formats
-from equiv.rounding.formats import BF16, E2M1, E4M3, E5M2, F16, F32, UE8M0, UNORDERED, NanPolicy, ZeroPolicy
+from equiv.rounding.formats import (
+    BF16,
+    E2M1,
+    E4M3,
+    E5M2,
+    F16,
+    F32,
+    TF32,
+    UE4M3,
+    UE8M0,
+    UNORDERED,
+    NanPolicy,
+    ZeroPolicy,
+)
 
 OUTSIDE = {
     "bf16": ml_dtypes.bfloat16,
     "f16": np.float16,
     "e4m3": ml_dtypes.float8_e4m3fn,
     "e5m2": ml_dtypes.float8_e5m2,
+    "e3m2": ml_dtypes.float6_e3m2fn,
+    "e2m3": ml_dtypes.float6_e2m3fn,
     "e2m1": ml_dtypes.float4_e2m1fn,
     "ue8m0": ml_dtypes.float8_e8m0fnu,
 }
@@ -44,11 +59,26 @@ def test_derived_facts_are_those_of_the_standards() -> None:
         "f32": (2**24 - 1) * 2.0**104,
         "e4m3": 448.0,
         "e5m2": 57344.0,
+        "e3m2": 28.0,
+        "e2m3": 7.5,
         "e2m1": 6.0,
         "ue8m0": 2.0**127,
+        "ue4m3": 448.0,
+        "tf32": (2**11 - 1) * 2.0**117,
     }
     assert [f.emin for f in (BF16, F16, F32, E4M3, E5M2, E2M1, UE8M0)] == [-126, -14, -126, -6, -14, 0, -127]
     assert [f.dtype.itemsize for f in (BF16, F16, F32, E4M3, E5M2, E2M1, UE8M0)] == [2, 2, 4, 1, 1, 1, 1]
+
+
+def test_tf32_codes_are_the_upper_bits_of_a_float32() -> None:
+    codes = np.arange(1 << 19, dtype=np.uint32)
+    with np.errstate(invalid="ignore"):
+        assert np.array_equal(formats.decode(codes, TF32), (codes << 13).view(np.float32), equal_nan=True)
+
+
+def test_a_ue4m3_scale_is_an_e4m3_without_its_sign() -> None:
+    codes = np.arange(256, dtype=np.uint8)
+    assert np.array_equal(formats.decode(codes, UE4M3), formats.decode(codes & 0x7F, E4M3), equal_nan=True)
 
 
 def test_largest_float32_distance_does_not_wrap() -> None:
@@ -76,6 +106,7 @@ def test_zeros_and_nans_follow_the_named_policies() -> None:
 
 def test_unknown_format_is_named_with_the_known_ones() -> None:
     with pytest.raises(
-        UsageError, match="no number format named 'e3m4'; known: bf16, e2m1, e4m3, e5m2, f16, f32, ue8m0"
+        UsageError,
+        match="no number format named 'e3m4'; known: bf16, e2m1, e2m3, e3m2, e4m3, e5m2, f16, f32, tf32, ue4m3, ue8m0",
     ):
         formats.named("e3m4")

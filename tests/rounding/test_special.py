@@ -1,28 +1,33 @@
-"""Measured special functions: tables, the rules that carry them, lowering, and libdevice's log2."""
+"""Special functions as PTX spells them: the C twin, corners, lowering, 16-bit forms, and libdevice's log2."""
 
 from __future__ import annotations
 
-import lzma
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from numerics_twin import HEADER, Twin, compiled, near, pointer, samples
 
-from equiv.errors import RecordError, UnsupportedError, UsageError
 from equiv.rounding import arithmetic as fp
-from equiv.rounding import dsa_steps, special
+from equiv.rounding import dsa_steps, special, sweeps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 UNARY: dict[str, Callable[..., fp.U32]] = {
     "ex2": special.ex2,
     "rcp": special.rcp,
     "rsqrt": special.rsqrt,
     "sqrt": special.sqrt,
+    "lg2": special.lg2,
+}
+HALVES: dict[str, tuple[Callable[..., special.U16], int]] = {  # with the H200's checksum of all 65,536 results
+    "ex2_bf16": (special.ex2_bf16, 0x000030C4981036A3),
+    "ex2_f16": (special.ex2_f16, 0x000032F1D198DA7D),
+    "tanh_bf16": (special.tanh_bf16, 0x000094E590A97232),
+    "tanh_f16": (special.tanh_f16, 0x000091E2DE2B8D78),
 }
 BINARY: dict[str, Callable[..., fp.U32]] = {"div_full": special.div_full, "div_approx": special.div_approx}
 
@@ -30,46 +35,12 @@ BINARY: dict[str, Callable[..., fp.U32]] = {"div_full": special.div_full, "div_a
 @pytest.fixture(scope="module")
 def twin(tmp_path_factory: pytest.TempPathFactory) -> Twin:
     arity = {f"eq_{name}{ftz}": 1 + (name in BINARY) for name in (*UNARY, *BINARY) for ftz in ("", "_ftz")}
+    arity |= {"eq_tanh": 1, "eq_ex2_bf16_ftz": 1, "eq_ex2_f16": 1, "eq_tanh_bf16": 1, "eq_tanh_f16": 1}
     return Twin(tmp_path_factory.mktemp("twin"), arity)
 
 
 def bits(*values: float) -> fp.U32:
     return fp.bits_of(values)
-
-
-@pytest.mark.parametrize("name", special.TABLES)
-def test_a_table_reproduces_the_checksum_of_the_gpu(name: str) -> None:
-    table = special.table(name)
-    assert table.shape == (special.TABLES[name].entries,)
-    assert special.checksum(table) == special.TABLES[name].checksum
-    assert not table.flags.writeable
-
-
-@pytest.mark.parametrize(("name", "percent"), [("ex2", 61.1), ("rcp", 86.785), ("rsqrt", 78.34), ("sqrt", 83.13)])
-def test_the_share_of_correctly_rounded_entries_is_the_measured_one(name: str, percent: float) -> None:
-    packed = (Path(special.__file__).parent / "tables" / special.TABLES[name].file).read_bytes()
-    residuals = np.frombuffer(lzma.decompress(packed), dtype=np.int8)
-    assert 100 * np.mean(residuals == 0) == pytest.approx(percent, abs=0.06)
-
-
-def test_a_damaged_table_is_refused_with_both_checksums(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = special.TABLES["rcp"]
-    wrong = special.Table(spec.file, spec.entries, spec.base, spec.checksum ^ 1)
-    monkeypatch.setattr(special, "TABLES", {"rcp": wrong})
-    with pytest.raises(RecordError, match=r"checksum 0x46f42047e2dddf03, expected 0x46f42047e2dddf02"):
-        special.rebuild("rcp")
-
-
-def test_a_cached_table_of_the_wrong_size_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EQUIV_CACHE_DIR", str(tmp_path))
-    np.save(tmp_path / f"table-rcp-{special.TABLES['rcp'].checksum:016x}.npy", np.zeros(7, dtype=np.uint32))
-    with pytest.raises(RecordError, match=r"uint32 \(7,\), expected uint32 \(8388608,\)"):
-        special.table.__wrapped__("rcp")
-
-
-def test_unknown_table_is_named_with_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="no special-function table named 'lg2'; known: ex2, rcp, rsqrt, sqrt"):
-        special.table("lg2")
 
 
 @pytest.mark.parametrize("ftz", [True, False])
@@ -89,6 +60,30 @@ def test_the_c_twin_divides_alike(name: str, ftz: bool, twin: Twin) -> None:
     assert np.array_equal(BINARY[name](a, b, ftz=ftz), twin(f"eq_{name}" + "_ftz" * ftz, a, b))
 
 
+def test_the_c_twin_of_tanh(twin: Twin) -> None:
+    a = np.concatenate([samples(45), near(46, np.full(1 << 17, 0x3E000000, dtype=np.uint32), 8)])
+    assert np.array_equal(special.tanh(a), twin("eq_tanh", a))
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_all_16_bit_results_are_the_measured_ones(name: str, twin: Twin) -> None:
+    function, checksum = HALVES[name]
+    results = function(np.arange(1 << 16, dtype=np.uint16))
+    assert results.dtype == np.uint16
+    assert sweeps.checksum(results) == checksum
+    twin_name = f"eq_{name}" + "_ftz" * (name == "ex2_bf16")
+    assert np.array_equal(results, twin(twin_name, np.arange(1 << 16, dtype=np.uint32)))
+
+
+def test_16_bit_results_are_truncated_float32_results() -> None:
+    x = np.array([0x1454], dtype=np.uint16)  # its power of two lies in the upper half between two float16
+    wide = special.ex2(x.view(np.float16).astype(np.float32).view(np.uint32), ftz=True)
+    assert wide.tolist() == [0x3F801803]
+    assert special.ex2_f16(x).tolist() == [0x3C00]
+    limits = np.array([16.0, 15.99, -24.0, -25.0], dtype=np.float16).view(np.uint16)
+    assert special.ex2_f16(limits).tolist() == [0x7C00, 0x7BF4, 0x0001, 0]
+
+
 def test_corner_values_are_the_measured_ones() -> None:
     tiny, largest = np.uint32(0x000116C2), np.uint32(0x7F7FFFFF)
     ftz = {name: partial(function, ftz=True) for name, function in UNARY.items()}
@@ -99,6 +94,10 @@ def test_corner_values_are_the_measured_ones() -> None:
     assert ftz["rcp"](np.array([largest, tiny])).tolist() == [0, 0x7F800000]
     assert ftz["rsqrt"](bits(-0.0, 0.0, -1.0, np.inf)).tolist() == [0xFF800000, 0x7F800000, 0x7FFFFFFF, 0]
     assert ftz["sqrt"](bits(-0.0, -1.0, np.inf, 4.0)).tolist() == [0x80000000, 0x7FFFFFFF, 0x7F800000, 0x40000000]
+    assert ftz["lg2"](bits(0.0, -0.0, np.inf, -1.0)).tolist() == [0xFF800000, 0xFF800000, 0x7F800000, 0x7FFFFFFF]
+    assert ftz["lg2"](np.array([tiny, tiny | 0x80000000])).tolist() == [0xFF800000] * 2
+    assert special.tanh(bits(0.0, -0.0, 8.0, -np.inf)).tolist() == bits(0, -0.0, 1, -1).tolist()
+    assert special.tanh(np.array([tiny, 0x7FC00001])).tolist() == [tiny, 0x7FFFFFFF]
     for function in ftz.values():
         assert function(np.array([0x7F800001, 0xFFC00000])).tolist() == [0x7FFFFFFF] * 2
 
@@ -120,7 +119,8 @@ def test_ex2_depends_on_23_fraction_bits_and_complements_negative_numbers() -> N
     x = bits(-0.3, 0.3, -5.7, 5.7)
     t = np.floor(np.abs(x.view(np.float32).astype(np.float64)) * 2**23).astype(np.int64)
     v = np.where(x >> 31 == 1, -(t + 1), t)
-    expected = special.table("ex2")[v & 0x7FFFFF].astype(np.int64) + ((v >> 23) - 1) * (1 << 23)
+    one_to_two = special.ex2((v & 0x7FFFFF).astype(np.uint32) + np.uint32(0x3F800000), ftz=True)
+    expected = one_to_two.astype(np.int64) + ((v >> 23) - 1) * (1 << 23)
     assert np.array_equal(special.ex2(x, ftz=True), expected)
 
 
@@ -130,13 +130,6 @@ def test_without_ftz_small_results_are_squares_of_halves() -> None:
     assert np.array_equal(special.ex2(x, ftz=False), fp.mul(y, y))
     assert special.rcp(np.uint32(0x7F7FFFFF), ftz=False) == 0x00200000
     assert special.rsqrt(np.uint32(1), ftz=False) == special.rsqrt(bits(2.0**-149 * 2.0**24), ftz=True) + (12 << 23)
-
-
-def test_rsqrt_falls_and_sqrt_has_four_inversions() -> None:
-    assert np.all(np.diff(special.table("rsqrt").astype(np.int64)) <= 0)
-    assert np.all(np.diff(special.table("rcp").astype(np.int64)) <= 0)
-    assert np.all(np.diff(special.table("ex2").astype(np.int64)) >= 0)
-    assert np.sum(np.diff(special.table("sqrt").astype(np.int64)) < 0) == 4
 
 
 def halved_by_log2(exponent: int, mantissas: np.ndarray) -> int:
@@ -173,9 +166,6 @@ static uint32_t by_log2(uint32_t x) {
     uint32_t y = eq_add_rn(base, eq_fma_rn_ftz(d, 0x3FB8AA3Bu, eq_mul_rn(d, eq_mul_rn(d, p))));
     return eq_ex2_ftz(eq_rpi_ftz(y));
 }
-void set_tables(const uint32_t *a, const uint32_t *b, const uint32_t *c, const uint32_t *d) {
-    eq_set_tables(a, b, c, d);
-}
 void powers(const uint32_t *x, uint32_t *out, uint32_t n) { for (uint32_t i = 0; i < n; i++) out[i] = by_log2(x[i]); }
 uint32_t halved(uint32_t start, uint32_t n) {
     uint32_t count = 0;
@@ -188,7 +178,6 @@ uint32_t halved(uint32_t start, uint32_t n) {
 @pytest.mark.slow
 def test_log2_halves_no_other_normal_number(tmp_path: Path) -> None:
     library = compiled(tmp_path, COUNT_HALVED % HEADER)
-    library.set_tables(*(pointer(special.table(name)) for name in ("rcp", "rsqrt", "sqrt", "ex2")))
     x = samples(46)
     x = x[(x >= np.uint32(0x00800000)) & (x < np.uint32(0x7F800000))]
     out = np.empty_like(x)
@@ -201,10 +190,3 @@ def test_log2_of_zero_infinity_and_negative_numbers() -> None:
     assert special.log2_libdevice(bits(0.0, -0.0, np.inf)).tolist() == bits(-np.inf, -np.inf, np.inf).tolist()
     assert special.log2_libdevice(bits(-1.0, np.nan)).tolist() == [0x7FFFFFFF] * 2
     assert special.log2_libdevice(np.array([1, 0x400000])).tolist() == bits(-149, -127).tolist()
-
-
-def test_what_has_not_been_measured_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedError, match=r"needs instruction:lg2\.approx\.ftz\.f32: its values below 0\.5"):
-        special.lg2(bits(1.0), ftz=True)
-    with pytest.raises(UnsupportedError, match=r"needs instruction:tanh\.approx\.f32: it has not been measured"):
-        special.tanh(bits(1.0))

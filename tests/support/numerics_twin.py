@@ -1,4 +1,4 @@
-"""The C twin behind ctypes: one array loop for each function of numerics.h, compiled once a session."""
+"""The C twin behind ctypes: one array loop for each function of numerics.h and special.h, compiled once a session."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 import equiv.rounding
-from equiv.rounding import special
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-HEADER = Path(equiv.rounding.__file__).parent / "csrc" / "numerics.h"
+HEADER = Path(equiv.rounding.__file__).parent / "csrc" / "special.h"
 
 
 class Twin:
@@ -26,12 +25,8 @@ class Twin:
         self.arity = arity
         self.library = compiled(
             folder,
-            f'#include "{HEADER}"\n#include <stddef.h>\n'
-            "void set_tables(const uint32_t *a, const uint32_t *b, const uint32_t *c, const uint32_t *d)"
-            " { eq_set_tables(a, b, c, d); }\n" + "".join(_loop(name, count) for name, count in arity.items()),
+            f'#include "{HEADER}"\n#include <stddef.h>\n' + "".join(_loop(name, n) for name, n in arity.items()),
         )
-        self.tables = [special.table(name) for name in ("rcp", "rsqrt", "sqrt", "ex2")]
-        self.library.set_tables(*(pointer(table) for table in self.tables))
 
     def __call__(self, name: str, *operands: npt.ArrayLike) -> npt.NDArray[np.uint32]:
         """Results as uint32, narrow codes in the low bits."""

@@ -181,6 +181,7 @@ static void start_warp(Warp *w, const Request *r) {
     w->fragments = 0;
     w->carry = 0;
     w->expired = 0;
+    w->landings = w->wgmma_group = 0;
     memset(w->cluster_phase, 0, sizeof w->cluster_phase);
     memset(w->copy_group, 0, sizeof w->copy_group);
     memset(w->bulk_group, 0, sizeof w->bulk_group);
@@ -307,6 +308,7 @@ static void release(Request *r, Running *c) {
     free(c->files);
     free(c->arrived);
     free(c->warps);
+    for (uint32_t i = 0; c->all && c->ctas && i < r->launch->cluster_size * c->ctas[0].warps; i++) free(c->all[i].landing);
     free(c->all);
     for (uint32_t i = 0; c->ctas && i < r->launch->cluster_size; i++) free(c->ctas[i].tensor);
     free(c->ctas);

@@ -34,6 +34,7 @@ typedef struct Matrix {
     int (*mma)(Warp *, const Op *, uint32_t model, uint32_t *const *d, const uint32_t *const *a, const uint32_t *const *b,
                const uint32_t *const *c);
     int (*wgmma)(Warp *, const Op *, const Wgmma *, uint32_t *const *d);
+    int (*wgmma_land)(Warp *, uint32_t keep);
     int (*tensor_alloc)(Warp *, const Op *, Addresses *to, uint32_t columns);
     int (*tensor_dealloc)(Warp *, const Op *, uint32_t address, uint32_t columns);
     int (*tensor_relinquish)(Warp *, const Op *);

@@ -4,7 +4,7 @@
 #include "warp_mma.h"
 
 const Matrix *equiv_matrix(void) {
-    static const Matrix unit = {warp_mma, warp_wgmma, tensor_alloc, tensor_dealloc, tensor_relinquish, tensor_load, tensor_store,
+    static const Matrix unit = {warp_mma, warp_wgmma, wgmma_land, tensor_alloc, tensor_dealloc, tensor_relinquish, tensor_load, tensor_store,
                                 tensor_copy, tensor_mma};
     return &unit;
 }

@@ -66,6 +66,8 @@ struct Warp {
     uint32_t cluster_phase[32]; /* per lane: cluster barrier phases it has arrived at */
     uint8_t *local;
     uint32_t expired; /* lanes whose wait for an mbarrier ends without it */
+    struct Landing *landing; /* results of wgmma that have not landed, in a launch with `late` (warp_mma.h) */
+    uint32_t landings, landing_room, wgmma_group; /* wgmma_group: groups committed */
     uint32_t copy_group[32], bulk_group[32]; /* per lane: groups of cp.async and of bulk copies it has committed */
 };
 

@@ -40,6 +40,54 @@ static int warp_mma(Warp *w, const Op *o, uint32_t model, uint32_t *const *d, co
     return fragment_block(w, o, v, 8, x, y, c, d, 0);
 }
 
+/* One register's result. In a launch with `late` it is computed when issued, but written when its group is waited for; until
+ * then the register holds 0xff bytes, and a product that accumulates into it reads what will land. */
+struct Landing { uint32_t *to, group, value[32]; };
+
+static int wgmma_land(Warp *w, uint32_t keep) {
+    uint32_t left = 0;
+    for (uint32_t i = 0; i < w->landings; i++) {
+        struct Landing *one = &w->landing[i];
+        if (one->group + keep < w->wgmma_group) memcpy(one->to, one->value, sizeof one->value);
+        else w->landing[left++] = *one;
+    }
+    w->landings = left;
+    return NEXT;
+}
+
+static struct Landing *find_landing(Warp *w, const uint32_t *to) {
+    for (uint32_t i = 0; i < w->landings; i++)
+        if (w->landing[i].to == to) return &w->landing[i];
+    return 0;
+}
+
+static int accumulate_late(Warp *w, const Op *o, const eq_mma *v, uint32_t n, eq_mma_in a, eq_mma_in b, uint32_t *const *d,
+                           uint32_t negate, uint32_t accumulate) {
+    uint32_t registers = v->c.bytes == 2 ? n / 4 : n / 2, result[128][32], *to[128];
+    const uint32_t *c[128];
+    if (w->landing_room < w->landings + registers) {
+        w->landing_room = w->landings + registers;
+        struct Landing *more = realloc(w->landing, w->landing_room * sizeof *more);
+        if (!more) return matrix_fault(w, o, 0, PROBLEM_MEMORY, 0, 0);
+        w->landing = more;
+    }
+    for (uint32_t i = 0; i < registers; i++) {
+        const struct Landing *before = find_landing(w, d[i]);
+        c[i] = before ? before->value : d[i];
+        to[i] = result[i];
+    }
+    if (fragment_block(w, o, v, n, a, b, accumulate ? c : 0, to, negate)) return FAULT;
+    for (uint32_t i = 0; i < registers; i++) {
+        struct Landing *one = find_landing(w, d[i]);
+        if (!one) one = &w->landing[w->landings++];
+        one->to = d[i];
+        one->group = w->wgmma_group;
+        memcpy(one->value, result[i], sizeof one->value);
+        memset(d[i], 0xff, sizeof one->value);
+    }
+    return NEXT;
+}
+
 /* A warp computes its 16 rows of the warpgroup's 64; no warp reads another's, so it need not wait for them. */
 static int warp_wgmma(Warp *w, const Op *o, const Wgmma *g, uint32_t *const *d) {
     const eq_mma *v = &MODELS[g->model];
@@ -57,6 +105,7 @@ static int warp_wgmma(Warp *w, const Op *o, const Wgmma *g, uint32_t *const *d) 
     if (descriptor_wgmma(w, o, g->b, &at)) return FAULT;
     if (gather(w, o, 0, &at, (int)g->b_transposed, 0, g->n, bytes, b_buffer, &b)) return FAULT;
     eq_mma_in turned = {b.at, b.columns, b.rows};
+    if (w->launch->late) return accumulate_late(w, o, v, g->n, a, turned, d, g->negate_a ^ g->negate_b, g->accumulate);
     return fragment_block(w, o, v, g->n, a, turned, g->accumulate ? (const uint32_t *const *)d : 0, d, g->negate_a ^ g->negate_b);
 }
 

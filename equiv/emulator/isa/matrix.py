@@ -101,14 +101,19 @@ def _wgmma_entries(depth: int, result: str, a: str, b: str) -> list[Entry]:
             arch=90,
             last_arch=90,
             derived=partial(_wgmma_sizes, depth),
-            note="each warp computes its 16 rows at once",
+            note="each warp computes its 16 rows at once; with late completion they land at the wait",
         )
         for first, turned in (("a:b64", " ta:imm tb:imm"), ("a:b32*4", " tb:imm"))
     ]
 
 
 _KINDS = (("f32", "f16", "f16"), ("f16", "f16", "f16"), ("f32", "bf16", "bf16"))
-_NONE = {"kind": "none", "arch": 90, "last_arch": 90}
+
+
+def _group(what: str, operands: str, body: str) -> Entry:
+    kind = "warp" if body else "none"
+    return Entry(f"wgmma {what} sync aligned", operands, body, kind, arch=90, last_arch=90)
+
 
 ENTRIES = (
     Entry(
@@ -147,7 +152,7 @@ ENTRIES = (
     Entry("wgmma mma_async sp rest=*", "", kind="refused", note="sparse matrices are not emulated"),
     Entry("wgmma mma_async sync aligned rest=*", "", kind="refused",
           note="emulated are dense products of f16, bf16, tf32 and fp8"),
-    Entry("wgmma fence sync aligned", "", **_NONE),
-    Entry("wgmma commit_group sync aligned", "", **_NONE),
-    Entry("wgmma wait_group sync aligned", "i:imm", **_NONE),
+    _group("fence", "", ""),
+    _group("commit_group", "", "w->wgmma_group++;"),
+    _group("wait_group", "i:imm", f"if (w->launch->late) {UNIT}wgmma_land(w, (uint32_t)i);"),
 )  # fmt: skip

@@ -1,10 +1,10 @@
-/* Float32 arithmetic, special functions and conversions of NVIDIA GPUs on bit patterns; the C twin of
- * equiv/rounding/{arithmetic,special,conversions}.py, tested against them.
+/* Float32 arithmetic and conversions of NVIDIA GPUs on bit patterns; the C twin of equiv/rounding/{arithmetic,conversions}.py,
+ * tested against them.
  *
  * Every function maps uint32_t bit patterns to a bit pattern (narrow formats: the code in the low bits). A NaN result is
  * 0x7fffffff, as on the GPU. No function reads or changes the floating-point environment; the host must be in its default
  * mode (round to nearest, no flushing) and the file compiled without -ffast-math and with -ffp-contract=off.
- * Names: eq_<op>_<rounding>[_ftz]. The approximations need eq_set_tables() first. */
+ * Names: eq_<op>_<rounding>[_ftz]. Special functions: special.h. */
 #ifndef EQUIV_NUMERICS_H
 #define EQUIV_NUMERICS_H
 
@@ -101,6 +101,23 @@ static inline uint32_t eq_fma_rp(uint32_t a, uint32_t b, uint32_t c) { return eq
 static inline uint32_t eq_div_rn(uint32_t a, uint32_t b) { return eq_canon(eq_bits(eq_float(a) / eq_float(b))); }
 static inline uint32_t eq_rcp_rn(uint32_t a) { return eq_canon(eq_bits(1.0f / eq_float(a))); }
 static inline uint32_t eq_sqrt_rn(uint32_t a) { return eq_canon(eq_bits(sqrtf(eq_float(a)))); }
+/* Quotient and root as their nearest double and a number with the sign of what is left. */
+static inline eq_exact eq_exact_div(uint32_t a, uint32_t b) {
+    eq_exact x = {(double)eq_float(a) / (double)eq_float(b), 0, 0};
+    double left = fma(-x.s, eq_float(b), eq_float(a));
+    x.e = eq_float(b) < 0 ? -left : left;
+    return x;
+}
+static inline eq_exact eq_exact_sqrt(uint32_t a) {
+    eq_exact x = {sqrt(eq_float(a)), 0, 0};
+    x.e = fma(-x.s, x.s, eq_float(a));
+    return x;
+}
+#define EQ_DIRECTED(m) \
+    static inline uint32_t eq_div_##m(uint32_t a, uint32_t b) { return eq_round_##m(eq_exact_div(a, b)); } \
+    static inline uint32_t eq_rcp_##m(uint32_t a) { return eq_div_##m(0x3f800000u, a); } \
+    static inline uint32_t eq_sqrt_##m(uint32_t a) { return eq_round_##m(eq_exact_sqrt(a)); }
+EQ_DIRECTED(rz) EQ_DIRECTED(rm) EQ_DIRECTED(rp)
 
 /* To an integer, still as a float. */
 static inline uint32_t eq_rni(uint32_t a) { return eq_canon(eq_bits(rintf(eq_float(a)))); }
@@ -132,96 +149,51 @@ static inline uint32_t eq_max_xorsign_abs(uint32_t a, uint32_t b) {
     return m == EQ_NAN ? m : m | ((a ^ b) & EQ_SIGN);
 }
 
-/* ftz: operands and result flushed. */
+/* ftz: operands flushed, and results that are subnormal when rounded with an unbounded exponent: a number just below 2^-126
+ * that only the subnormals' coarser steps round up to 2^-126 is a zero (measured). Sums cannot be such a number. */
 #define EQ_FTZ1(f) static inline uint32_t f##_ftz(uint32_t a) { return eq_ftz(f(eq_ftz(a))); }
 #define EQ_FTZ2(f) static inline uint32_t f##_ftz(uint32_t a, uint32_t b) { return eq_ftz(f(eq_ftz(a), eq_ftz(b))); }
-#define EQ_FTZ3(f) \
-    static inline uint32_t f##_ftz(uint32_t a, uint32_t b, uint32_t c) { return eq_ftz(f(eq_ftz(a), eq_ftz(b), eq_ftz(c))); }
+static inline uint32_t eq_flushed(uint32_t rounded, eq_exact x, double limit, int limit_itself) {
+    double outwards = x.s < 0 ? -x.e : x.e, magnitude = fabs(x.s);
+    int tiny = magnitude < limit || (magnitude == limit && (outwards < 0 || (limit_itself && outwards == 0)));
+    return tiny && !eq_is_nan(rounded) ? rounded & EQ_SIGN : rounded;
+}
+/* Nearest: from 2^-126 - 2^-151 on, a tie to even, the result is normal. Away from zero: above the last number of 24 bits
+ * below 2^-126. Towards zero: from 2^-126 on. */
+#define EQ_FLUSHED_rn(r, x) eq_flushed(r, x, 0x1.ffffffp-127, 0)
+#define EQ_FLUSHED_rz(r, x) eq_flushed(r, x, 0x1p-126, 0)
+#define EQ_FLUSHED_rm(r, x) (x.s < 0 ? eq_flushed(r, x, 0x1.fffffep-127, 1) : EQ_FLUSHED_rz(r, x))
+#define EQ_FLUSHED_rp(r, x) (x.s > 0 ? eq_flushed(r, x, 0x1.fffffep-127, 1) : EQ_FLUSHED_rz(r, x))
+#define EQ_FTZ_EXACT(mode) \
+    static inline uint32_t eq_fma_##mode##_ftz(uint32_t a, uint32_t b, uint32_t c) { \
+        eq_exact x = eq_exact_fma(eq_ftz(a), eq_ftz(b), eq_ftz(c)); \
+        return EQ_FLUSHED_##mode(eq_round_##mode(x), x); \
+    }
+EQ_FTZ_EXACT(rn) EQ_FTZ_EXACT(rz) EQ_FTZ_EXACT(rm) EQ_FTZ_EXACT(rp)
+#define EQ_FTZ_PRODUCT(mode) \
+    static inline uint32_t eq_mul_##mode##_ftz(uint32_t a, uint32_t b) { \
+        eq_exact x = eq_exact_mul(eq_ftz(a), eq_ftz(b)); \
+        return EQ_FLUSHED_##mode(eq_mul_##mode(eq_ftz(a), eq_ftz(b)), x); \
+    }
+EQ_FTZ_PRODUCT(rn) EQ_FTZ_PRODUCT(rz) EQ_FTZ_PRODUCT(rm) EQ_FTZ_PRODUCT(rp)
+static inline uint32_t eq_div_rn_ftz(uint32_t a, uint32_t b) {
+    uint32_t x = eq_ftz(a), y = eq_ftz(b), r = eq_div_rn(x, y);
+    int tiny = fabs((double)eq_float(x)) < 0x1.ffffffp-127 * fabs((double)eq_float(y));
+    return tiny ? r & EQ_SIGN : r;
+}
 EQ_FTZ2(eq_add_rn) EQ_FTZ2(eq_add_rz) EQ_FTZ2(eq_add_rm) EQ_FTZ2(eq_add_rp)
 EQ_FTZ2(eq_sub_rn) EQ_FTZ2(eq_sub_rz) EQ_FTZ2(eq_sub_rm) EQ_FTZ2(eq_sub_rp)
-EQ_FTZ2(eq_mul_rn) EQ_FTZ2(eq_mul_rz) EQ_FTZ2(eq_mul_rm) EQ_FTZ2(eq_mul_rp)
-EQ_FTZ3(eq_fma_rn) EQ_FTZ3(eq_fma_rz) EQ_FTZ3(eq_fma_rm) EQ_FTZ3(eq_fma_rp)
-EQ_FTZ2(eq_div_rn) EQ_FTZ1(eq_rcp_rn) EQ_FTZ1(eq_sqrt_rn)
+EQ_FTZ1(eq_rcp_rn) EQ_FTZ1(eq_sqrt_rn) EQ_FTZ1(eq_sqrt_rz) EQ_FTZ1(eq_sqrt_rm) EQ_FTZ1(eq_sqrt_rp)
+#define EQ_FTZ_QUOTIENT(mode) \
+    static inline uint32_t eq_div_##mode##_ftz(uint32_t a, uint32_t b) { \
+        eq_exact x = eq_exact_div(eq_ftz(a), eq_ftz(b)); \
+        return EQ_FLUSHED_##mode(eq_round_##mode(x), x); \
+    } \
+    static inline uint32_t eq_rcp_##mode##_ftz(uint32_t a) { return eq_ftz(eq_rcp_##mode(eq_ftz(a))); }
+EQ_FTZ_QUOTIENT(rz) EQ_FTZ_QUOTIENT(rm) EQ_FTZ_QUOTIENT(rp)
 EQ_FTZ1(eq_rni) EQ_FTZ1(eq_rzi) EQ_FTZ1(eq_rmi) EQ_FTZ1(eq_rpi)
 EQ_FTZ2(eq_max) EQ_FTZ2(eq_min) EQ_FTZ2(eq_max_nan) EQ_FTZ2(eq_min_nan)
 EQ_FTZ2(eq_min_xorsign_abs) EQ_FTZ2(eq_max_xorsign_abs)
-
-/* ---- special functions: one measured period each, as equiv.rounding.special.table gives it ---- */
-static const uint32_t *eq_rcp_table, *eq_rsqrt_table, *eq_sqrt_table, *eq_ex2_table;
-static inline void eq_set_tables(const uint32_t *rcp, const uint32_t *rsqrt, const uint32_t *sqrt_, const uint32_t *ex2) {
-    eq_rcp_table = rcp; eq_rsqrt_table = rsqrt; eq_sqrt_table = sqrt_; eq_ex2_table = ex2;
-}
-
-/* Depends on x in fixed point with 23 fraction bits; negative numbers take the complement unless that is an integer. */
-static inline uint32_t eq_ex2_ftz(uint32_t x) {
-    uint32_t a = x & 0x7fffffffu;
-    if (a > EQ_INF) return EQ_NAN;
-    if (a >= 0x43800000u) return x & EQ_SIGN ? 0 : EQ_INF;
-    int32_t e = (int32_t)(a >> 23) - 127;
-    uint32_t m = (a & 0x7fffffu) | 0x800000u;
-    int32_t t = (int32_t)(e >= 0 ? m << e : (e < -31 ? 0 : m >> -e));
-    int32_t v = !(x & EQ_SIGN) ? t : (t & 0x7fffff ? -(t + 1) : -t);
-    int64_t r = (int64_t)eq_ex2_table[v & 0x7fffff] + ((int64_t)((v >> 23) - 1)) * 0x800000;
-    return r < 0x800000 ? 0 : (r >= (int64_t)EQ_INF ? EQ_INF : (uint32_t)r);
-}
-static inline uint32_t eq_ex2(uint32_t x) {
-    if (!(eq_float(x) < -126.0f)) return eq_ex2_ftz(x);
-    uint32_t y = eq_ex2_ftz(eq_mul_rn(x, 0x3f000000u));
-    return eq_mul_rn(y, y);
-}
-static inline uint32_t eq_rcp_ftz(uint32_t x) {
-    uint32_t a = x & 0x7fffffffu, sign = x & EQ_SIGN;
-    if (a > EQ_INF) return EQ_NAN;
-    if (a == EQ_INF) return sign;
-    if (a < 0x800000u) return sign | EQ_INF;
-    int32_t r = (int32_t)eq_rcp_table[a & 0x7fffffu] - ((int32_t)(a >> 23) - 127) * 0x800000;
-    return r < 0x800000 ? sign : sign | (uint32_t)r;
-}
-static inline uint32_t eq_rcp(uint32_t x) {
-    uint32_t a = x & 0x7fffffffu;
-    uint32_t s = a > 0x7e800000u ? 0x3e800000u : (a < 0x800000u ? 0x4b800000u : 0x3f800000u);
-    return eq_mul_rn(eq_rcp_ftz(eq_mul_rn(x, s)), s);
-}
-static inline uint32_t eq_rsqrt_ftz(uint32_t x) {
-    uint32_t a = x & 0x7fffffffu;
-    if (a > EQ_INF) return EQ_NAN;
-    if (a < 0x800000u) return (x & EQ_SIGN) | EQ_INF;
-    if (x & EQ_SIGN) return EQ_NAN;
-    if (a == EQ_INF) return 0;
-    int32_t e = (int32_t)(a >> 23) - 127, parity = e & 1;
-    return eq_rsqrt_table[((uint32_t)parity << 23) | (a & 0x7fffffu)] - (uint32_t)((e - parity) / 2) * 0x800000u;
-}
-static inline uint32_t eq_rsqrt(uint32_t x) {
-    if ((x & EQ_INF) != 0) return eq_rsqrt_ftz(x);
-    return eq_mul_rn(eq_rsqrt_ftz(eq_mul_rn(x, 0x4b800000u)), 0x45800000u);
-}
-static inline uint32_t eq_sqrt_ftz(uint32_t x) {
-    uint32_t a = x & 0x7fffffffu;
-    if (a > EQ_INF) return EQ_NAN;
-    if (a < 0x800000u) return x & EQ_SIGN;
-    if (x & EQ_SIGN) return EQ_NAN;
-    if (a == EQ_INF) return EQ_INF;
-    int32_t e = (int32_t)(a >> 23) - 127, parity = e & 1;
-    return eq_sqrt_table[((uint32_t)parity << 23) | (a & 0x7fffffu)] + (uint32_t)((e - parity) / 2) * 0x800000u;
-}
-static inline uint32_t eq_sqrt(uint32_t x) {
-    if ((x & EQ_INF) != 0) return eq_sqrt_ftz(x);
-    return eq_mul_rn(eq_sqrt_ftz(eq_mul_rn(x, 0x4b800000u)), 0x39800000u);
-}
-static inline uint32_t eq_div_full_ftz(uint32_t a, uint32_t b) {
-    if ((b & 0x7fffffffu) > 0x7e800000u) { a = eq_mul_rn_ftz(a, 0x3e800000u); b = eq_mul_rn_ftz(b, 0x3e800000u); }
-    return eq_mul_rn_ftz(a, eq_rcp_ftz(b));
-}
-static inline uint32_t eq_div_full(uint32_t a, uint32_t b) {
-    uint32_t m = b & 0x7fffffffu;
-    uint32_t s = m > 0x7e800000u ? 0x3e800000u : (m < 0x800000u ? 0x4b800000u : 0x3f800000u);
-    return eq_mul_rn(eq_mul_rn(a, s), eq_rcp_ftz(eq_mul_rn(b, s)));
-}
-static inline uint32_t eq_div_approx_ftz(uint32_t a, uint32_t b) { return eq_mul_rn_ftz(a, eq_rcp_ftz(b)); }
-static inline uint32_t eq_div_approx(uint32_t a, uint32_t b) {
-    uint32_t s = (b & 0x7fffffffu) < 0x800000u ? 0x4b800000u : 0x3f800000u;
-    return eq_mul_rn(eq_mul_rn(a, s), eq_rcp_ftz(eq_mul_rn(b, s)));
-}
 
 /* ---- conversions ---- */
 /* Nearest even of a magnitude into `fraction` bits with least normal exponent `emin`; not saturated. The subnormal range is
@@ -250,6 +222,8 @@ static inline uint32_t eq_saturated(uint32_t x, uint32_t nan, uint32_t largest, 
 }
 static inline uint32_t eq_cvt_e4m3_rn_satfinite(uint32_t x) { return eq_saturated(x, 0x7f, 0x7e, 0x43e00000u, 0x80, 3, -6); }
 static inline uint32_t eq_cvt_e5m2_rn_satfinite(uint32_t x) { return eq_saturated(x, 0x7f, 0x7b, 0x47600000u, 0x80, 2, -14); }
+static inline uint32_t eq_cvt_e2m3_rn_satfinite(uint32_t x) { return eq_saturated(x, 0x1f, 0x1f, 0x40f00000u, 0x20, 3, 0); }
+static inline uint32_t eq_cvt_e3m2_rn_satfinite(uint32_t x) { return eq_saturated(x, 0x1f, 0x1f, 0x41e00000u, 0x20, 2, -2); }
 static inline uint32_t eq_cvt_e2m1_rn_satfinite(uint32_t x) { return eq_saturated(x, 0x7, 0x7, 0x40c00000u, 0x8, 1, 0); }
 /* ue8m0: the sign is ignored; without satfinite an overflow is 0xff, the code of NaN. */
 static inline uint32_t eq_cvt_ue8m0_rz(uint32_t x) { return eq_is_nan(x) ? 0xffu : (x >> 23) & 0xffu; }
@@ -266,7 +240,14 @@ static inline uint32_t eq_cvt_ue8m0_rp_satfinite(uint32_t x) {
     uint32_t c = eq_cvt_ue8m0_rp(x);
     return c == 0xff && !eq_is_nan(x) ? 0xfe : c;
 }
-static inline uint32_t eq_cvt_tf32_rna(uint32_t x) { return (x & EQ_INF) == EQ_INF ? x : (x + 0x1000u) & 0xffffe000u; }
+/* rna cuts a NaN's payload too, so that some become Inf; rn and rz give the canonical NaN (measured). */
+static inline uint32_t eq_cvt_tf32_rna(uint32_t x) { return ((x & EQ_INF) == EQ_INF ? x : x + 0x1000u) & 0xffffe000u; }
+static inline uint32_t eq_cvt_tf32_rn(uint32_t x) {
+    return eq_is_nan(x) ? 0x7fffe000u : (x + 0xfffu + ((x >> 13) & 1)) & 0xffffe000u;
+}
+static inline uint32_t eq_cvt_tf32_rz(uint32_t x) { return eq_is_nan(x) ? 0x7fffe000u : x & 0xffffe000u; }
+/* .satfinite: an overflow, Inf included, is the largest finite number. */
+static inline uint32_t eq_tf32_finite(uint32_t x) { return (x & 0x7fffffffu) == EQ_INF ? x - 0x2000u : x; }
 
 /* Exact widening of a code with `fraction` bits and least normal exponent `emin`; the caller has dealt with NaN and Inf. */
 static inline uint32_t eq_widen(uint32_t magnitude, uint32_t sign, int fraction, int emin) {
@@ -289,6 +270,8 @@ static inline uint32_t eq_e5m2_to_f32(uint32_t x) {
     if (a > 0x7c) return EQ_NAN;
     return a == 0x7c ? sign | EQ_INF : eq_widen(a, sign, 2, -14);
 }
+static inline uint32_t eq_e2m3_to_f32(uint32_t x) { return eq_widen(x & 0x1fu, (x & 0x20u) << 26, 3, 0); }
+static inline uint32_t eq_e3m2_to_f32(uint32_t x) { return eq_widen(x & 0x1fu, (x & 0x20u) << 26, 2, -2); }
 static inline uint32_t eq_e2m1_to_f32(uint32_t x) { return eq_widen(x & 0x7u, (x & 0x8u) << 28, 1, 0); }
 static inline uint32_t eq_ue8m0_to_f32(uint32_t x) { x &= 0xffu; return x == 0xff ? EQ_NAN : (x == 0 ? 0x400000u : x << 23); }
 static inline uint32_t eq_ue8m0_to_bf16(uint32_t x) { x &= 0xffu; return x == 0xff ? 0x7fffu : (x == 0 ? 0x40u : x << 7); }

@@ -29,7 +29,8 @@ def _fill(image: Array) -> str:
         mov.u32 %r1, %tid.x; ld.param.b64 %rd1, [image]; mov.u32 %r2, 0; mov.u32 %r3, buffer;
     FILL: shl.b32 %r4, %r2, 4; add.u32 %r5, %r4, %r3; cvt.u64.u32 %rd4, %r4; add.s64 %rd4, %rd4, %rd1;
         ld.global.v4.b32 {{%r6,%r7,%r8,%r9}}, [%rd4]; st.shared.v4.b32 [%r5], {{%r6,%r7,%r8,%r9}};
-        add.u32 %r2, %r2, 1; setp.lt.u32 %p1, %r2, {image.nbytes // 16}; @%p1 bra FILL; bar.sync 0;"""
+        add.u32 %r2, %r2, 1; setp.lt.u32 %p1, %r2, {image.nbytes // 16}; @%p1 bra FILL;
+        fence.proxy.async.shared::cta; bar.sync 0;"""
 
 
 def _names(stem: str, count: int) -> str:
@@ -37,9 +38,18 @@ def _names(stem: str, count: int) -> str:
 
 
 def _run(
-    model: MatrixVariant, n: int, image: Array, c: Array, operands: str, *, fragment: Array | None = None, guard: str = ""
+    model: MatrixVariant,
+    n: int,
+    image: Array,
+    c: Array,
+    operands: str,
+    *,
+    fragment: Array | None = None,
+    times: int = 1,
+    wait: int = 0,
+    completion: str = "eager",
 ) -> Array:
-    """D [64, n] of one wgmma; `operands` follow D, with `A` for A's registers; c is loaded into D first."""
+    """D [64, n] of a wgmma, `times` over in one group; `operands` follow D, with `A` for A's registers; C is loaded into D."""
     registers = [d_fragment(c[16 * warp : 16 * warp + 16]) for warp in range(4)]
     count = len(registers[0])
     held = np.concatenate(registers, axis=1)  # [count, 128]
@@ -49,16 +59,17 @@ def _run(
     loads += "".join(f"ld.global.b32 %a{i}, [%rd3+{512 * i}];" for i in range(4))
     stores = "".join(f"st.global.b32 [%rd2+{512 * i}], %d{i};" for i in range(count))
     opcode = model.instruction.replace("m64n8k", f"m64n{n}k")
+    product = f"{opcode} {_names('d', count)}, {operands.replace('A', _names('a', 4))};"
     body = f"""
         .reg .b32 %d<128>; .reg .b32 %a<4>; {_fill(image)}
         ld.param.b64 %rd2, [held]; ld.param.b64 %rd3, [given]; mul.wide.u32 %rd5, %r1, 4;
         add.s64 %rd2, %rd2, %rd5; add.s64 %rd3, %rd3, %rd5; {loads}
-        setp.eq.u32 %p2, 0, 0; setp.eq.u32 %p3, 0, 1; {guard}
-        fence.proxy.async.shared::cta; wgmma.fence.sync.aligned;
-        {opcode} {_names("d", count)}, {operands.replace("A", _names("a", 4))};
-        wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0; {stores} ret;"""
+        setp.eq.u32 %p2, 0, 0; setp.eq.u32 %p3, 0, 1;
+        wgmma.fence.sync.aligned;
+        {product * times}
+        wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned {wait}; {stores} ret;"""
     text = module_text(body, ("image", "held", "given"), "sm_90a", f".shared .align 1024 .b8 buffer[{SHARED}];")
-    run(text, buffers, LaunchConfig((1, 1, 1), (128, 1, 1)), "sm_90a")
+    run(text, buffers, LaunchConfig((1, 1, 1), (128, 1, 1)), "sm_90a", completion=completion)
     return np.concatenate([d_matrix(buffers[1][:, 32 * w : 32 * w + 32], n, c.dtype) for w in range(4)])
 
 
@@ -175,3 +186,20 @@ def test_a_warpgroup_must_be_whole() -> None:
         (), "sm_90a")  # fmt: skip
     with pytest.raises(EmulatorError, match="warp 0 is not in a whole warpgroup: the CTA has 2 warps"):
         run(text, [], LaunchConfig((1, 1, 1), (64, 1, 1)), "sm_90a")
+
+
+def test_late_results_land_at_the_wait_and_the_registers_are_poisoned_before() -> None:
+    model, a, b, c, image, both = _small()
+    plain = fused_dot(model, a, b, c)
+    for completion, wanted in (("eager", plain), ("late", plain)):
+        np.testing.assert_array_equal(_run(model, 8, image, c, f"{both}, %p2, 1, 1, 0, 0", completion=completion), wanted)
+    for completion, poisoned in (("eager", False), ("late", True)):
+        got = _run(model, 8, image, c, f"{both}, %p2, 1, 1, 0, 0", completion=completion, wait=1)
+        assert ((got == 0xFFFFFFFF).all() if poisoned else (got == plain).all()), completion
+
+
+def test_late_chains_accumulate_what_has_not_landed() -> None:
+    model, a, b, c, image, both = _small()
+    twice = f"{both}, %p2, 1, 1, 0, 0"
+    got = _run(model, 8, image, c, twice, completion="late", times=2)
+    np.testing.assert_array_equal(got, fused_dot(model, a, b, fused_dot(model, a, b, c)))
