@@ -75,9 +75,9 @@ def place(module: Module, kernel: Kernel) -> Variables:
 
 
 def describe(shared: Sequence[SharedVariable], offset: int) -> str:
-    """A byte of shared memory by its offset and, if it lies in one, the variable: `offset 72, `bar` + 8`."""
+    """A byte of shared memory by its offset and, if it lies in one, the variable: ``offset 72 (`bar` + 8)``."""
     found = ""
     for one in shared:
         if one.offset <= offset and (not one.size or offset < one.offset + one.size):
-            found = f", `{one.name}` + {offset - one.offset}"
+            found = f" (`{one.name}` + {offset - one.offset})"
     return f"offset {offset}{found}"
