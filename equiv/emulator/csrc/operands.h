@@ -66,7 +66,7 @@ static int gather_rows(Warp *w, const Op *o, uint32_t lane, const Descriptor *d,
             memcpy(out, from, 16);
             odd += unwritten(w->launch, (uint64_t)(uintptr_t)from, 16);
         }
-    return read_block(w, o, lane, (uint64_t)(uintptr_t)w->launch->window + (w->cta->rank << 24 | d->start), odd, rows * bytes);
+    return read_block(w, o, lane, (uint64_t)(uintptr_t)w->launch->window + (d->rank << 24 | d->start), odd, rows * bytes);
 }
 
 /* Rows of an MN-major matrix, `unit` of them a chunk: for each of `depth` k one line of `rows` rounded up to whole chunks. */
@@ -82,7 +82,7 @@ static int gather_columns(Warp *w, const Op *o, uint32_t lane, const Descriptor 
             memcpy(out, from, 16);
             odd += unwritten(w->launch, (uint64_t)(uintptr_t)from, 16);
         }
-    return read_block(w, o, lane, (uint64_t)(uintptr_t)w->launch->window + (w->cta->rank << 24 | d->start), odd, depth * chunks * 16);
+    return read_block(w, o, lane, (uint64_t)(uintptr_t)w->launch->window + (d->rank << 24 | d->start), odd, depth * chunks * 16);
 }
 
 /* `rows` rows and 32 bytes' worth of k as an operand of eq_mma_block; lines of the view are rows. buffer: 32 bytes a row and
