@@ -264,7 +264,9 @@ def launch(
     if result < 0:
         raise DeviceError(f"{program.name}: no host memory for {config}")
     if result:
-        stop = faults.Stop(state.fault, list(waiting[: request.waiting_count]), request.waiting_count, shared, program.bytecode.shared)
+        stop = faults.Stop(
+            state.fault, list(waiting[: request.waiting_count]), request.waiting_count, shared, program.bytecode.shared
+        )
         raise faults.describe(program.kernel, config.grid, tuple(regions), stop)
     seen = faults.notes(program.kernel, config.grid, notes[: state.note_count], program.bytecode.shared)
     return LaunchStats(state.instructions, state.lane_instructions, seconds, state.order_dependent, seen)

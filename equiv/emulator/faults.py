@@ -94,7 +94,8 @@ _VALUE_PROBLEMS = ("a copy of {0} bytes: cp.async copies 4, 8 or 16", "branch in
 @dataclass(frozen=True, slots=True)
 class Stop:
     """How a launch stopped: the fault; after a deadlock what waits (the first of `waiting_count`); bytes and variables of
-    shared memory."""
+    shared memory.
+    """
 
     fault: Fault
     waiting: list[Waiting]

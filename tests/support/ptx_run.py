@@ -95,7 +95,9 @@ def run(
         memory.register(buffer.ctypes.data, buffer.nbytes, f"buffer {number}")
     params = b"".join(buffer.ctypes.data.to_bytes(8, "little") for buffer in buffers)
     program = engine.load(parse(text), "k", arch)
-    return engine.launch(program, config, params, memory, budget=budget, seed=seed, completion=completion, checks=checks)
+    return engine.launch(
+        program, config, params, memory, budget=budget, seed=seed, completion=completion, checks=checks
+    )
 
 
 def one(opcode: str, result: str, *sources: Array | str, bits: int = 32, arch: str = "sm_100a") -> Array:

@@ -88,7 +88,11 @@ def _store(mods: Mods) -> str:
         check(mods["space"], "a", total, total, write=True)
         + f"\nLANES(k) {{ const int l = k ^ {lanes - 1}; if (HAS(l)) {{ const {lane} v[] = {{{values}}};"
         + f" memcpy((void *)a.at[l], v, {total}); }} }}"
-        + (f"\nif ({_odd(names, total // len(names) * 8)}) mark_lanes(w, m, a.at, {total});" if shared(mods["space"]) else "")
+        + (
+            f"\nif ({_odd(names, total // len(names) * 8)}) mark_lanes(w, m, a.at, {total});"
+            if shared(mods["space"])
+            else ""
+        )
     )
 
 
