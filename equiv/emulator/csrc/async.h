@@ -100,9 +100,20 @@ static inline void box_store_row(Launch *launch, const Copy *c, uint8_t *to, con
 }
 
 /* Marks a row of a box in shared memory as `mark` does. */
-static inline void mark_box(const Launch *launch, const TensorMap *t, const uint8_t *box, uint32_t row, uint32_t bytes, int poison) {
-    for (uint32_t i = 0; i < bytes; i += 16)
-        mark(launch, map_swizzle(t->swizzle, (uint64_t)(uintptr_t)box + (uint64_t)row * bytes + i), 16, poison);
+static inline void mark_row(const Launch *launch, const TensorMap *t, const uint8_t *box, uint32_t row, int poison) {
+    for (uint32_t i = 0; i < t->extent[0] * t->bytes; i += 16)
+        mark(launch, map_swizzle(t->swizzle, (uint64_t)(uintptr_t)box + (uint64_t)row * t->pitch + i), 16, poison);
+}
+
+/* How many bytes of the source of a copy in shared memory nobody has written. */
+COLD uint32_t source_unwritten(const Launch *launch, const Copy *c) {
+    const TensorMap *t = c->tensor;
+    uint32_t count = 0, row = t ? t->extent[0] * t->bytes : 0;
+    if (!t) return unwritten(launch, c->from, c->count);
+    for (uint32_t r = 0; r < c->size / row; r++)
+        for (uint32_t i = 0; i < row; i += 16)
+            count += unwritten(launch, map_swizzle(t->swizzle, c->from + (uint64_t)r * t->pitch + i), 16);
+    return count;
 }
 
 typedef enum { CHECK, POISON, STAGE, LAND } Pass;
@@ -132,21 +143,21 @@ COLD int box_pass(Copy *c, Pass pass) {
         } else if (pass == POISON) {
             memset(bytes, 0xff, row_bytes);
             if (!c->store) {
-                map_row(t, shared, row, row_bytes, bytes, 1);
-                mark_box(w->launch, t, shared, row, row_bytes, 1);
+                map_row(t, shared, row, bytes, 1);
+                mark_row(w->launch, t, shared, row, 1);
             }
             else if (c->operation == REDUCE_MOVE) memcpy((void *)address, bytes, part);
         } else if (pass == STAGE) {
-            map_row(t, shared, row, row_bytes, c->staged + (size_t)row * row_bytes, 0);
+            map_row(t, shared, row, c->staged + (size_t)row * row_bytes, 0);
         } else if (c->store) {
             if (c->staged) memcpy(bytes, c->staged + (size_t)row * row_bytes, row_bytes);
-            else map_row(t, shared, row, row_bytes, bytes, 0);
+            else map_row(t, shared, row, bytes, 0);
             if (part) box_store_row(w->launch, c, (uint8_t *)address, bytes + skip, part);
         } else {
             map_fill(t, bytes, row_bytes);
             if (part) memcpy(bytes + skip, (const void *)address, part);
-            map_row(t, shared, row, row_bytes, bytes, 1);
-            mark_box(w->launch, t, shared, row, row_bytes, 0);
+            map_row(t, shared, row, bytes, 1);
+            mark_row(w->launch, t, shared, row, 0);
         }
         uint32_t d = 1;
         while (d < t->rank && ++count[d] == t->extent[d]) count[d++] = 0;
@@ -192,7 +203,7 @@ COLD int copy_land(Copy *c) {
 COLD int copy_issue(Copy *c) {
     Launch *launch = c->warp->launch;
     if (c->from && launch->watch && in_window(launch, c->from) &&
-        read_block(c->warp, c->op, c->lane, c->from, unwritten(launch, c->from, c->size), c->size))
+        read_block(c->warp, c->op, c->lane, c->from, source_unwritten(launch, c), c->tensor ? c->size : c->count))
         return FAULT;
     if (!launch->late) return copy_land(c);
     struct Queue *q = launch->queue;
