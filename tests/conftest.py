@@ -17,7 +17,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SUPPORT), os.enviro
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says how many checks against silicon were not run, so that nobody takes a green run without a GPU for one with it."""
+    """Counts the checks against silicon that were not run: a green run without a GPU is not one with it."""
     skipped = [report for report in terminalreporter.stats.get("skipped", []) if "tests/gpu/" in report.nodeid]
     if skipped:
         terminalreporter.write_line(f"tests/gpu: {len(skipped)} check(s) NOT RUN, they need an NVIDIA GPU")

@@ -1,7 +1,8 @@
 """The emulator against silicon: launches recorded in `emulated:<arch of the GPU>` repeat on the GPU to the byte.
 
 The same by hand, with records made on a machine without a GPU:
-`equiv run --suite pr --device emulated:sm_90a --record records`, then `python -m equiv.emulator.replay records --device cuda:0`.
+`equiv run --suite pr --device emulated:sm_90a --record records`, then
+`python -m equiv.emulator.replay records --device cuda:0`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.gpu
 
 def test_launches_of_the_smoke_suite_leave_the_same_bytes_on_the_gpu(gpu: Device, tmp_path: Path) -> None:
     records = tmp_path / "records"
-    command = ["run", "--suite", "smoke", "--device", f"emulated:{gpu.architecture}", "--record", str(records)]
+    command = ["run", "--suite", "smoke", "--device", f"emulated:{gpu.arch}", "--record", str(records)]
     subprocess.run([sys.executable, "-m", "equiv.cli", *command], check=True)
     report = replay_directory(records, gpu.name)
     assert report.equal, str(report)

@@ -9,7 +9,6 @@ import equiv_fake
 import numpy as np
 import pytest
 
-from equiv.device import Device
 from equiv.pairs import Party
 from equiv.records import Case, Status, TensorSpec
 from equiv.runner import run_party
@@ -17,6 +16,8 @@ from equiv.verify import verify
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from equiv.device import Device
 
 pytestmark = pytest.mark.gpu
 
