@@ -13,7 +13,7 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -123,8 +123,8 @@ class Program:
 
     @cached_property
     def may_spin(self) -> bool:
-        """Whether the kernel may wait for other CTAs through global memory: it has loads that see others' stores."""
-        return any(_COMMUNICATES.match(one.opcode) for one in self.kernel.instructions)
+        """Whether CTAs may wait for each other through global memory."""
+        return communicates(self.kernel)
 
     @property
     def param_bytes(self) -> int:
@@ -230,7 +230,7 @@ def launch(
     """
     if completion not in {"eager", "late"}:
         raise ValueError(f"completion {completion!r} is neither 'eager' nor 'late'")
-    shared = _check(program, config, params)
+    shared = check_launch(program, config, params)
     block = np.zeros(len(params) + 512, np.uint8)
     start = -block.ctypes.data % 256
     block[start : start + len(params)] = np.frombuffer(params, np.uint8)
@@ -272,7 +272,27 @@ def launch(
     return LaunchStats(state.instructions, state.lane_instructions, seconds, state.order_dependent, seen)
 
 
-def _check(program: Program, config: LaunchConfig, params: bytes) -> int:
+class _Loaded(Protocol):
+    """What `check_launch` needs of a program, of this engine or another."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kernel(self) -> Kernel: ...
+    @property
+    def arch(self) -> str: ...
+    @property
+    def bytecode(self) -> ByteCode: ...
+    @property
+    def param_bytes(self) -> int: ...
+
+
+def communicates(kernel: Kernel) -> bool:
+    """Whether CTAs may wait for each other through global memory: the kernel has loads that see others' stores."""
+    return any(_COMMUNICATES.match(one.opcode) for one in kernel.instructions)
+
+
+def check_launch(program: _Loaded, config: LaunchConfig, params: bytes) -> int:
     """Shared memory of a CTA in bytes.
 
     Raises:

@@ -169,17 +169,21 @@ def prepare(instruction: Instruction, decoded: Decoded) -> Step | None:
     return Step(instruction, entry.base, mods, tuple(sources), tuple(results), targets, lane, needs)
 
 
+def unknown(instruction: Instruction) -> UnknownInstructionError:
+    """The error for an instruction that the portable engine lacks."""
+    return UnknownInstructionError(
+        instruction.opcode, "the portable engine has no semantics for it", instruction.line
+    )
+
+
 def _lane(
     instruction: Instruction, base: str, mods: Mapping[str, str], results: tuple[Operand, ...]
 ) -> Callable[..., tuple[Values, ...]]:
     if base == "mov":
         return _move(results)
-    unknown = UnknownInstructionError(
-        instruction.opcode, "the portable engine has no semantics for it", instruction.line
-    )
     if is_float(mods) and base not in {"selp", "slct"}:
         if base not in FLOATS or not known(base, mods):
-            raise unknown
+            raise unknown(instruction)
         vector = FLOATS[base](mods)
 
         def floats(*sources: Values) -> tuple[Values, ...]:
@@ -198,7 +202,7 @@ def _lane(
             return tuple(map(list, zip(*found, strict=True))) if isinstance(found[0], tuple) else (found,)
 
         return integers
-    raise unknown
+    raise unknown(instruction)
 
 
 def _move(results: tuple[Operand, ...]) -> Callable[..., tuple[Values, ...]]:
