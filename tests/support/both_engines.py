@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +17,13 @@ from equiv.errors import EquivError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+Array = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 
 
 def _outcome(
     which: str, text: str, buffers: Sequence[Bytes], config: engine.LaunchConfig, *, arch: str, budget: int | None
-) -> tuple[str, tuple[int, int]]:
+) -> tuple[str, tuple[int, int, int]]:
     memory = Memory()
     for number, buffer in enumerate(buffers):
         memory.register(buffer.ctypes.data, buffer.nbytes, f"buffer {number}")
@@ -30,12 +31,12 @@ def _outcome(
     module = parse(text)
     try:
         if which == "c":
-            stats = engine.launch(engine.load(module, "k", arch), config, params, memory, budget=budget)
+            stats = engine.launch(engine.load(module, "k", arch), config, params, memory, budget=budget, checks=False)
         else:
             stats = reference.launch(reference.load(module, "k", arch), config, params, memory, budget=budget)
     except EquivError as error:
-        return f"{type(error).__name__}: {error}", (0, 0)
-    return "", (stats.warp_instructions, stats.lane_instructions)
+        return f"{type(error).__name__}: {error}", (0, 0, 0)
+    return "", (stats.warp_instructions, stats.lane_instructions, stats.order_dependent)
 
 
 def agree(
@@ -51,14 +52,32 @@ def agree(
         (error or "", the buffers afterwards).
     """
     buffers = [aligned(one.nbytes) for one in given]
+    return _compare(text, [one.view(np.uint8).reshape(-1) for one in given], buffers, config, arch=arch, budget=budget)
+
+
+def agree_in_place(
+    text: str, config: engine.LaunchConfig, arch: str, before: Sequence[Array], buffers: Sequence[Array]
+) -> None:
+    """The same on memory that may hold addresses of itself; leaves what it finds. Fits `ptx_run.OBSERVERS`."""
+    flat = [buffer.view(np.uint8).reshape(-1) for buffer in buffers]
+    found = [one.copy() for one in flat]
+    error, left = _compare(text, [one.view(np.uint8).reshape(-1) for one in before], flat, config, arch=arch, budget=None)
+    for buffer, one, again in zip(flat, found, left, strict=True):
+        buffer[:] = one
+        assert error or (one == again).all()
+
+
+def _compare(
+    text: str, given: Sequence[Bytes], buffers: Sequence[Bytes], config: engine.LaunchConfig, *, arch: str, budget: int | None
+) -> tuple[str, list[Bytes]]:
     found = []
     for which in ("c", "portable"):
         for buffer, start in zip(buffers, given, strict=True):
-            buffer[:] = start.view(np.uint8).reshape(-1)
+            buffer[:] = start
         outcome = _outcome(which, text, buffers, config, arch=arch, budget=budget)
         found.append((outcome, [buffer.copy() for buffer in buffers]))
     (first, left), (second, right) = found
-    assert first == second
+    assert first == second, f"C: {first}, portable: {second}"
     for number, (one, other) in enumerate(zip(left, right, strict=True)):
         differing = np.flatnonzero(one != other)
         assert not differing.size, f"buffer {number}: bytes {differing[:8].tolist()} of {differing.size}"
