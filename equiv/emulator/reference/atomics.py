@@ -14,6 +14,7 @@ from equiv.emulator.reference.machine import LANES
 from equiv.emulator.reference.steps import lanes_of
 from equiv.emulator.reference.warps import addresses, put_results
 from equiv.rounding import arithmetic as fp
+from equiv.rounding import double
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,14 +46,12 @@ _INTEGERS: dict[str, Callable[[int, int], int]] = {
 
 @cache
 def combine(operation: str, kind: str, flush: bool) -> Callable[[int, int], int]:  # noqa: FBT001
-    """What memory holds after an operation with a value of a type, both as bit patterns.
-
-    Args:
-        flush: an f32 addition flushes subnormals.
-    """
+    """What memory holds after an operation with a value of a type, both bit patterns; `flush`: of f32 subnormals."""
     bits = TYPE_BITS[kind]
     if kind == "f32" and operation == "add":
         return lambda x, y: int(fp.add(np.uint32(x), np.uint32(y), ftz=flush))
+    if kind == "f64" and operation == "add":
+        return double.add
     if kind in FLOAT_TYPES and operation != "exch":
         lanes = FLOATS[operation]({"type": kind})
         return lambda x, y: int(lanes(np.array([x], np.uint64), np.array([y], np.uint64))[0])
@@ -86,7 +85,7 @@ def atomic(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None
     vector = int(step.mods["vec"][1:]) if step.mods.get("vec") else 0
     names = [f"b{i}" for i in range(vector)] or ["b"]
     values = [[value & (1 << bits) - 1 for value in step.source(warp, name)] for name in names]
-    third = step.source(warp, "c") if operation == "cas" else []
+    third = [value & (1 << bits) - 1 for value in step.source(warp, "c")] if operation == "cas" else []
     total = size * len(names)
     where = {lane: spaces.place(warp, space, lane, at[lane], total, write=True) for lane in lanes_of(mask)}
     old = [[0] * LANES for _ in names]
@@ -95,10 +94,7 @@ def atomic(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None
         after = b""
         for i, given in enumerate(values):
             x = old[i][lane] = int.from_bytes(before[i * size : (i + 1) * size], "little")
-            if change is None:
-                y = third[lane] & (1 << bits) - 1 if x == given[lane] else x
-            else:
-                y = change(x, given[lane])
+            y = change(x, given[lane]) if change is not None else third[lane] if x == given[lane] else x
             after += y.to_bytes(size, "little")
         spaces.write(warp, place, after)
         if observer is not None:

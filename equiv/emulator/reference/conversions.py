@@ -186,7 +186,11 @@ def _tf32(mods: Mods) -> Vector:
         else:
             up = np.uint32(0xFFF) + (x >> np.uint32(13) & np.uint32(1)) if rounding == "rn" else np.uint32(0)
             result = np.where(fp.is_nan(x), fp.NAN, x + up) & cut
-        return np.where((result & fp.INF) == fp.INF, result - np.uint32(0x2000), result) if mods.get("satfinite") else result
+        return (
+            np.where((result & fp.INF) == fp.INF, result - np.uint32(0x2000), result)
+            if mods.get("satfinite")
+            else result
+        )
 
     return lanes
 

@@ -81,6 +81,8 @@ def deliver(
     """Lets a copy into shared memory of one CTA, or of each of `ranks`, happen, and tells the mbarrier.
 
     Args:
+        warp: whose lane issues it.
+        lane: of whom a fault is told.
         ends: shared addresses of the destination and of the mbarrier.
         span: bytes of shared memory it covers, their alignment, bytes that the mbarrier counts.
         put: writes to a place.
@@ -103,7 +105,8 @@ def deliver(
         mbarriers.change(warp, lane, heard, 0, tx=-counted)
 
 
-def _move(warp: Warp, step: Step, where: Place, origin: Place, size: int, observer: Observer | None) -> None:
+def _move(warp: Warp, step: Step, ends: tuple[Place, Place], size: int, observer: Observer | None) -> None:
+    where, origin = ends
     data = spaces.read(warp, origin, size) if size else b""
     if "op" in step.mods:
         kind = step.mods["type"]
@@ -136,12 +139,12 @@ def bulk(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
             origin = spaces.place(warp, "shared", lane, source[lane], size, write=False, align=PIECE)
         if not load:
             where = spaces.span(warp, lane, to[lane], size, PIECE, write=True)
-            _move(warp, step, where, origin, size, observer)
+            _move(warp, step, (where, origin), size, observer)
             warp.grid.events += 1
             continue
 
         def put(where: Place, origin: Place = origin, size: int = size) -> None:
-            _move(warp, step, where, origin, size, observer)
+            _move(warp, step, (where, origin), size, observer)
 
         named = None if ranks is None else ranks[lane]
         deliver(warp, lane, (to[lane], barriers[lane]), (size, PIECE, size), put, ranks=named)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from equiv.emulator.ptx import Kernel, Module
     from equiv.emulator.reference.warps import Observer
 
+
 @dataclass(frozen=True)
 class Program:
     """A kernel ready to run.
@@ -107,7 +108,9 @@ def launch(
     if observer is not None:
         for one in program.steps:
             if one is not None and not followed(one):
-                raise UnknownInstructionError(one.instruction.opcode, "its values are not followed", one.instruction.line)
+                raise UnknownInstructionError(
+                    one.instruction.opcode, "its values are not followed", one.instruction.line
+                )
     shared = check_launch(program, config, params)
     # As in the C engine the parameters can also be reached through a generic address.
     block = np.frombuffer(params or b"\0", np.uint8).copy()

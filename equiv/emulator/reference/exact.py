@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Lane = Callable[..., Any]
 
 INTEGERS = frozenset({"u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64"})
-_INTEGRAL = {"rni": round, "rzi": math.trunc, "rmi": math.floor, "rpi": math.ceil}
+_INTEGRAL: dict[str, Callable[[Fraction], int]] = {"rni": round, "rzi": math.trunc, "rmi": math.floor, "rpi": math.ceil}
 _LARGEST = {"f16": 0x7BFF, "bf16": 0x7F7F}
 _FAR = 64  # binades that keep a small quotient away from the subnormals
 
@@ -94,7 +94,7 @@ def _quotient(name: str) -> Callable[[Mods], Lane]:
             codes = [_flushed(one, F32) if ftz else one for one in sources]
             numbers = [double.value(one, F32) for one in codes]
             exact = None
-            if name == "sqrt" and isinstance(numbers[0], Fraction) and numbers[0] > 0:
+            if name == "sqrt" and isinstance(numbers[0], Fraction) and not codes[0] & F32.sign_mask:
                 exact = _root(numbers[0])
             elif name == "rcp" and isinstance(numbers[0], Fraction):
                 exact = 1 / numbers[0]
@@ -108,7 +108,7 @@ def _quotient(name: str) -> Callable[[Mods], Lane]:
             if not ftz:
                 return code
             wide = double.value(double.encode(exact * (1 << _FAR), F32, mode), F32)
-            tiny = name == "div" and abs(exact) < 1 and abs(wide) < Fraction(2) ** (_FAR - 126)
+            tiny = name == "div" and abs(exact) < 1 and abs(wide) < Fraction(1, 1 << 126 - _FAR)
             return code & F32.sign_mask if tiny else _flushed(code, F32)
 
         return lane
@@ -137,6 +137,8 @@ def _cvt(mods: Mods) -> Lane:
 def _between(mods: Mods, source: Format, target: Format, mode: Mode) -> Lane:
     """From one float format to another, or to an integral number of the same."""
     integral = _INTEGRAL.get(mods.get("rnd", ""))
+    limit = double.value(_LARGEST.get(target.name, 1), target)
+    assert isinstance(limit, Fraction)
 
     def convert(a: int) -> int:
         if integral is not None or source is target:
@@ -147,9 +149,7 @@ def _between(mods: Mods, source: Format, target: Format, mode: Mode) -> Lane:
             return double.narrow(a, target, mode)
         exact = double.value(a, source)
         if mods.get("satfinite") and exact == exact:  # noqa: PLR0124  no NaN
-            limit = double.value(_LARGEST[target.name], target)
-            if abs(exact) > limit:
-                exact = limit if exact > 0 else -limit
+            exact = limit if exact > limit else -limit if exact < -limit else exact
         return double.encode(exact, target, mode)
 
     def lane(a: int) -> int:
@@ -165,7 +165,9 @@ def _between(mods: Mods, source: Format, target: Format, mode: Mode) -> Lane:
 
 def _integral(code: int, fmt: Format, function: Callable[[Fraction], int] | None) -> int:
     if double.is_nan(code, fmt):
-        return double.quiet(code) if fmt is double.F64 and function is not None else code if fmt is double.F64 else fmt.nan
+        return (
+            double.quiet(code) if fmt is double.F64 and function is not None else code if fmt is double.F64 else fmt.nan
+        )
     exact = double.value(code, fmt)
     if function is None or isinstance(exact, float):
         return code

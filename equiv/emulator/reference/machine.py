@@ -26,7 +26,7 @@ READY, BARRIER, GATHER, WARP_SYNC, CLUSTER, MBARRIER = range(6)
 
 @dataclass(slots=True)
 class Fragment:
-    """Lanes `mask` at `pc`; `id` and `need` say what a wait is for, `reduce` is a `bar.red` that waits for its result."""
+    """Lanes `mask` at `pc`; `id` and `need` say what a wait is for, `reduce` is a `bar.red` that wants its result."""
 
     pc: int
     mask: int

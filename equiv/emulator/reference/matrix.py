@@ -1,4 +1,4 @@
-"""`ldmatrix`, `stmatrix`, `movmatrix` and `mma.sync`: which lane holds which element of a fragment (spec numerics 1.6), and the products.
+"""`ldmatrix`, `stmatrix`, `movmatrix`, `mma.sync`: which lane holds which element (spec numerics 1.6), and the products.
 
 The arithmetic is `equiv.rounding.matrix`; here is where its operands come from.
 """
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 ROW_BYTES = 16
 Places = tuple[tuple[int, int, int], ...]
 """(register, lane, bit) of each element."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fragment:

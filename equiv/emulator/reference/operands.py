@@ -180,9 +180,7 @@ def _columns(warp: Warp, at: Descriptor, first: int, count: int, dtype: npt.DTyp
     return np.frombuffer(b"".join(found), dtype).reshape(depth, len(chunks) * unit)[:, :count].T
 
 
-def operand(
-    warp: Warp, at: Descriptor, first: int, count: int, dtype: npt.DTypeLike, *, transposed: bool
-) -> Codes:
+def operand(warp: Warp, at: Descriptor, first: int, count: int, dtype: npt.DTypeLike, *, transposed: bool) -> Codes:
     """Rows `first` to `first + count - 1` of a matrix, each of 32 bytes of k: `[count, 32 / element]`.
 
     Raises:

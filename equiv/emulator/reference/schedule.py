@@ -43,6 +43,7 @@ def run_grid(grid: Grid, step: Step, finish: Callable[[Warp], None], *, may_spin
     """Runs all clusters: one at a time, or, once warps spin, more and more of them in turns.
 
     Args:
+        grid: the launch.
         step: executes one instruction.
         finish: called after every turn of a warp.
         may_spin: whether the kernel may wait for other CTAs through global memory.
@@ -103,7 +104,9 @@ def _round(grid: Grid, cluster: Cluster, step: Step, finish: Callable[[Warp], No
 def _can_run(grid: Grid, warp: Warp) -> bool:
     """Wakes fragments whose wait is a condition on state rather than an event."""
     for one in warp.fragments:
-        if (one.wait == CLUSTER and grid.cluster_phase >= one.need) or (one.wait == MBARRIER and mbarriers.over(grid, one)):
+        if (one.wait == CLUSTER and grid.cluster_phase >= one.need) or (
+            one.wait == MBARRIER and mbarriers.over(grid, one)
+        ):
             one.wait = READY
     return any(one.wait == READY for one in warp.fragments)
 

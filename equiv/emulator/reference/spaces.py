@@ -79,10 +79,7 @@ def shared_address(where: Place) -> int:
 
 
 def place(warp: Warp, space: str, lane: int, address: int, size: int, *, write: bool, align: int = 0) -> Place:
-    """Checks one lane's access and says whose byte it is; space "" is generic.
-
-    Args:
-        align: what the address must be a multiple of; 0: `size`.
+    """Checks one lane's access and says whose byte it is; space "" is generic, `align` 0 is `size`.
 
     Raises:
         FaultError: misaligned, out of bounds, or a write to read-only memory.

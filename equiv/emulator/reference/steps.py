@@ -177,9 +177,7 @@ def prepare(instruction: Instruction, decoded: Decoded) -> Step | None:
 
 def unknown(instruction: Instruction) -> UnknownInstructionError:
     """The error for an instruction that the portable engine lacks."""
-    return UnknownInstructionError(
-        instruction.opcode, "the portable engine has no semantics for it", instruction.line
-    )
+    return UnknownInstructionError(instruction.opcode, "the portable engine has no semantics for it", instruction.line)
 
 
 def _lane(

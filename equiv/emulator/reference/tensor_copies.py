@@ -64,9 +64,7 @@ class Box:
         steps = tensor.steps[1:] or (1,) * (len(self.at) - 1)
         for number, index in enumerate(product(*(range(count) for count in reversed(self.counts[1:])))):
             place = [start + one * step for start, one, step in zip(self.at[1:], reversed(index), steps, strict=True)]
-            inside = low < high and all(
-                0 <= one < limit for one, limit in zip(place, tensor.shape[1:], strict=True)
-            )
+            inside = low < high and all(0 <= one < limit for one, limit in zip(place, tensor.shape[1:], strict=True))
             address = tensor.address + (self.at[0] + low) * self.element
             address += sum(one * stride for one, stride in zip(place, tensor.strides, strict=True))
             yield number, address, low * self.element if inside else 0, (high - low) * self.element if inside else 0
@@ -121,7 +119,9 @@ def _reduces(operation: str, element: str) -> bool:
     return operation == "add" if element in _FLOATS else element in _INTEGERS
 
 
-def _put(warp: Warp, box: Box, where: Place, rows: Sequence[tuple[int, int, int, int]], observer: Observer | None) -> None:
+def _put(
+    warp: Warp, box: Box, where: Place, rows: Sequence[tuple[int, int, int, int]], observer: Observer | None
+) -> None:
     fill = _NAN if box.tensor.nan_fill else b"\0\0"
     for number, address, first, count in rows:
         data = bytearray(fill * (box.row // 2))
@@ -179,7 +179,10 @@ def move_box(warp: Warp, step: Step, mask: int, observer: Observer | None) -> No
         negative = next((one for one in at if one < 0), None)
         if not load and negative is not None:
             raise FaultError(faults.COPY, lane, 0, negative & 0xFFFF_FFFF, _NEGATIVE)
-        counts = [-(-size // (step_ if d else 1)) for d, (size, step_) in enumerate(zip(tensor.box, tensor.steps, strict=True))]
+        counts = [
+            -(-size // (step_ if d else 1))
+            for d, (size, step_) in enumerate(zip(tensor.box, tensor.steps, strict=True))
+        ]
         box = Box(tensor, element, tuple(counts), at, tensor.swizzle or counts[0] * element)
         rows = list(box.rows())
         for _, address, _, count in rows:
@@ -221,7 +224,11 @@ def _bits(field: str, d: int, value: int) -> list[tuple[int, int, int]]:
     if field == "elemtype":  # tf32 is f32 with a bit that says to round
         rounds = [(8, 1 << 16, 1 << 16)] if low >= 11 else []
         return [*rounds, (8, 15 << 7, (low - 4 if low >= 11 else low) << 7)]
-    shift, mask = {"interleave_layout": (11, 3 << 11), "swizzle_mode": (13, 3 << 13 | 1 << 22), "fill_mode": (15, 1 << 15)}[field]
+    shift, mask = {
+        "interleave_layout": (11, 3 << 11),
+        "swizzle_mode": (13, 3 << 13 | 1 << 22),
+        "fill_mode": (15, 1 << 15),
+    }[field]
     return [(8, mask, low << shift)]
 
 
@@ -232,7 +239,8 @@ def replace(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
     values = step.source(warp, "v")
     space, at = addresses(warp, step, "a")
     places = {
-        lane: spaces.place(warp, space, lane, at[lane], tensormap.BYTES, write=True, align=64) for lane in lanes_of(mask)
+        lane: spaces.place(warp, space, lane, at[lane], tensormap.BYTES, write=True, align=64)
+        for lane in lanes_of(mask)
     }
     if d >= _DIMENSIONS.get(field, 5):
         raise FaultError(faults.COPY, 0, 0, d, _DIMENSION)
@@ -249,7 +257,9 @@ def publish(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
     ends = []
     for name, space, write in (("a", "global", True), ("s", "shared", False)):
         at = addresses(warp, step, name)[1]
-        ends.append([spaces.place(warp, space, lane, at[lane], tensormap.BYTES, write=write) for lane in lanes_of(mask)])
+        ends.append(
+            [spaces.place(warp, space, lane, at[lane], tensormap.BYTES, write=write) for lane in lanes_of(mask)]
+        )
     if size != tensormap.BYTES:
         raise FaultError(faults.COPY, 0, 0, size, _PUBLISHED)
     spaces.write(warp, ends[0][0], spaces.read(warp, ends[1][0], tensormap.BYTES))

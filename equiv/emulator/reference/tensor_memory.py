@@ -150,7 +150,7 @@ def _cells(bits: int, count: int, scale: int, split: int) -> Iterator[tuple[int,
 
 
 def move(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
-    """`tcgen05.ld` and `.st`: a warp reaches its own quarter of the lanes; packed, a register is two columns' halves."""
+    """`tcgen05.ld` and `.st`: a warp reaches its own quarter of the lanes; packed: two columns a register."""
     operands.whole_warp(mask)
     address = operands.uniform(addresses(warp, step, "a")[1])
     shape = next(one for one in _SHAPES if one in step.mods)

@@ -1,4 +1,4 @@
-"""`tcgen05.mma`: reads the instruction descriptor, brings A, B, their scales and D together (spec numerics 1.5, 1.6)."""
+"""`tcgen05.mma`: reads the instruction descriptor, brings A, B, scales and D together (spec numerics 1.5, 1.6)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _field(word: int, low: int, count: int) -> int:
     return word >> low & (1 << count) - 1
 
 
-def _shape(kind: str, pair: int, block: int, word: int, lane: int, arch: str) -> Shape:
+def _shape(kind: str, pair: int, block: int, word: int, *, lane: int, arch: str) -> Shape:
     scaled, packed = kind.startswith("mx"), kind in {"mxf4", "mxf4nvf4"}
     reserved = (_SCALED_RESERVED if scaled else _PLAIN_RESERVED) | (_PACKED_RESERVED if packed else 0)
     if word & reserved:
@@ -115,7 +115,7 @@ def _unpack(data: Codes, bits: int, depth: int, *, packed: bool) -> Codes:
     return codes
 
 
-def _from_shared(warp: Warp, shape: Shape, cta: Cta, word: int, count: int, which: int) -> Codes:
+def _from_shared(warp: Warp, shape: Shape, cta: Cta, word: int, count: int, *, which: int) -> Codes:
     """A (`which` 0) or B of one CTA: `[count, k]`."""
     at = operands.tensor_descriptor(cta.rank, shape.lane, word)
     bits, transposed, model = shape.bits(shape.types[which]), shape.transposed[which], shape.model
@@ -170,7 +170,13 @@ def _scales(warp: Warp, shape: Shape, address: int, rows: int, which: int) -> Co
 
 
 def _accumulate(
-    shape: Shape, cta: Cta, address: int, product: tuple[Codes, Codes, Codes | None, Codes | None], skip: int, *, keep: bool
+    shape: Shape,
+    cta: Cta,
+    address: int,
+    product: tuple[Codes, Codes, Codes | None, Codes | None],
+    skip: int,
+    *,
+    keep: bool,
 ) -> None:
     """D of a CTA: A B, added to what it was if `keep`; lanes of `skip` keep their values."""
     a, b, scale_a, scale_b = product
@@ -199,11 +205,11 @@ def multiply(warp: Warp, step: Step, mask: int, _: Observer | None, *, kind: str
     scales = [addresses(warp, step, name)[1] for name in ("fa", "fb")] if kind.startswith("mx") else None
     skips = [step.source(warp, f"x{i}") for i in range(4)] if step.operand("x0") is not None else None
     for lane in lanes_of(mask):
-        shape = _shape(kind, pair, 16 if sixteen else 32, words[lane], lane, warp.grid.arch)
+        shape = _shape(kind, pair, 16 if sixteen else 32, words[lane], lane=lane, arch=warp.grid.arch)
         if targets[lane] >> 16:
             raise problem(Problem.LANE_ACCESS, targets[lane], 0, lane)
         parts = [
-            _from_shared(warp, shape, pair_member(warp, lane, pair, number), second[lane], shape.n // pair, 1)
+            _from_shared(warp, shape, pair_member(warp, lane, pair, number), second[lane], shape.n // pair, which=1)
             for number in range(pair)
         ]
         b = np.concatenate(parts).T
@@ -219,7 +225,7 @@ def multiply(warp: Warp, step: Step, mask: int, _: Observer | None, *, kind: str
             if in_tensor:
                 a = _from_tensor(shape, cta, first[lane])
             else:
-                a = _from_shared(warp, shape, cta, first[lane], shape.rows, 0)
+                a = _from_shared(warp, shape, cta, first[lane], shape.rows, which=0)
             product = a, b, scale_a, scale_b
             _accumulate(shape, cta, targets[lane], product, skip, keep=bool(keeps[lane]))
 

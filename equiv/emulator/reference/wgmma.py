@@ -37,7 +37,7 @@ def _accumulator(columns: int, width: int) -> list[tuple[int, int, int]]:
     return places
 
 
-def _matrix(warp: Warp, step: Step, name: str, first: int, count: int, size: int) -> Codes:
+def _matrix(warp: Warp, step: Step, name: str, first: int, count: int, *, size: int) -> Codes:
     word = operands.uniform(step.source(warp, name))
     turned = step.operand(f"t{name}")
     transposed = turned is not None and turned.value != 0
@@ -70,11 +70,11 @@ def multiply(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
     if warp.id // 4 * 4 + 4 > len(warp.cta.warps):
         raise problem(Problem.WARPGROUP, warp.id, len(warp.cta.warps))
     a = (
-        _matrix(warp, step, "a", warp.id % 4 * ROWS, ROWS, size)
+        _matrix(warp, step, "a", warp.id % 4 * ROWS, ROWS, size=size)
         if shared
         else _fragment(warp, step, operands.DEPTH // size, size)
     )
-    b = _matrix(warp, step, "b", 0, columns, size).T
+    b = _matrix(warp, step, "b", 0, columns, size=size).T
     fmt = model.result.format
     places = _accumulator(columns, fmt.width)
     c = None
