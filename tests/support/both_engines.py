@@ -116,7 +116,7 @@ def every_launch() -> Iterator[list[int]]:
         config: engine.LaunchConfig,
         params: bytes,
         memory: Memory,
-        **options: Any,  # noqa: ANN401
+        **options: Any,
     ) -> engine.LaunchStats:
         regions = [one for one in memory.regions if one.writable]
         before = [_bytes(one) for one in regions]

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 INTEGERS = frozenset({"u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64"})
 _INTEGRAL: dict[str, Callable[[Fraction], int]] = {"rni": round, "rzi": math.trunc, "rmi": math.floor, "rpi": math.ceil}
 _LARGEST = {"f16": 0x7BFF, "bf16": 0x7F7F}
-_FAR = 64  # binades that keep a small quotient away from the subnormals
+_FAR = 64
+_NORMAL = Fraction(1, 1 << 126 - _FAR)
+"""Binades that keep a small quotient away from the subnormals, and where those then end."""
 
 
 def _mode(mods: Mods) -> Mode:
@@ -108,7 +110,7 @@ def _quotient(name: str) -> Callable[[Mods], Lane]:
             if not ftz:
                 return code
             wide = double.value(double.encode(exact * (1 << _FAR), F32, mode), F32)
-            tiny = name == "div" and abs(exact) < 1 and abs(wide) < Fraction(1, 1 << 126 - _FAR)
+            tiny = name == "div" and abs(exact) < 1 and -_NORMAL < wide < _NORMAL
             return code & F32.sign_mask if tiny else _flushed(code, F32)
 
         return lane
@@ -149,7 +151,7 @@ def _between(mods: Mods, source: Format, target: Format, mode: Mode) -> Lane:
             return double.narrow(a, target, mode)
         exact = double.value(a, source)
         if mods.get("satfinite") and exact == exact:  # noqa: PLR0124  no NaN
-            exact = limit if exact > limit else -limit if exact < -limit else exact
+            exact = min(max(exact, -limit), limit)
         return double.encode(exact, target, mode)
 
     def lane(a: int) -> int:

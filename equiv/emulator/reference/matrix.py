@@ -1,4 +1,4 @@
-"""`ldmatrix`, `stmatrix`, `movmatrix`, `mma.sync`: which lane holds which element (spec numerics 1.6), and the products.
+"""`ldmatrix`, `stmatrix`, `movmatrix`, `mma.sync`: which lane holds which element (spec numerics 1.6), and products.
 
 The arithmetic is `equiv.rounding.matrix`; here is where its operands come from.
 """

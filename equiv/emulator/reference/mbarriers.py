@@ -1,6 +1,7 @@
 """mbarrier objects in shared memory: arrivals, bytes of asynchronous copies, waits.
 
-Their 8 bytes are laid out as in csrc/mbarrier.h, because a kernel can read them: bits 0-19 missing arrivals, 20-39 arrivals of the next phase, 40-60 bytes that copies still owe plus 2^20, 61 parity of the phase, 62-63 the number 1.
+Their 8 bytes are laid out as in csrc/mbarrier.h, because a kernel can read them: bits 0-19 missing arrivals, 20-39
+arrivals of the next phase, 40-60 bytes that copies still owe plus 2^20, 61 parity of the phase, 62-63 the number 1.
 """
 
 from __future__ import annotations

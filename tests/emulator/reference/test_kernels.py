@@ -1,4 +1,4 @@
-"""Whole kernels of Triton with matrix products in both engines: the same bytes after the same number of instructions."""
+"""Triton's kernels with matrix products in both engines: the same bytes after the same number of instructions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def test_a_product(arch: str, name: str, rows: int, *, turned: bool) -> None:
     assert counts[0] > 100
 
 
-@pytest.mark.parametrize(("codes", "block", "scale"), [("e4m3", 32, "ue8m0"), ("e2m1", 32, "ue8m0"), ("e2m1", 16, "ue4m3")])
+@pytest.mark.parametrize(
+    ("codes", "block", "scale"), [("e4m3", 32, "ue8m0"), ("e2m1", 32, "ue8m0"), ("e2m1", 16, "ue4m3")]
+)
 def test_a_product_with_block_scales(codes: str, block: int, scale: str) -> None:
     generator = torch.Generator().manual_seed(3)
     each = 2 if codes == "e2m1" else 1

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from equiv.emulator.isa.table import Entry
     from equiv.emulator.ptx import Instruction
 
-SAMPLE = 900
+SAMPLE = 300
 SLOT = 2048
 """Bytes of random data a lane."""
 TOGETHER = (
