@@ -10,18 +10,26 @@ import os
 import tempfile
 from pathlib import Path
 
+from equiv.errors import UsageError
+
 VARIABLE = "EQUIV_CACHE_DIR"
+HINT = f"set {VARIABLE} to a folder that can be written"
 
 
 def cache_dir() -> Path:
     """The cache directory, made if it is not there: `$EQUIV_CACHE_DIR`, or `~/.cache/equiv`.
 
     Raises:
-        OSError: it cannot be made.
+        UsageError: it cannot be made or written.
     """
     given = os.environ.get(VARIABLE)
     directory = Path(given) if given else Path.home() / ".cache" / "equiv"
-    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cache {directory}: {error.strerror}: {HINT}") from error
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise UsageError(f"cache {directory} cannot be written: {HINT}")
     return directory
 
 

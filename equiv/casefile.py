@@ -120,6 +120,8 @@ class _Reader:
     def suites(self, good: Mapping[str, Any], path: str) -> tuple[str, ...]:
         """The suites a case belongs to: those named and all that contain them."""
         named = good.get("suites", [])
+        if "suites" in good and not named:
+            self.say(f"{path}.suites", f"empty: expected at least one of {', '.join(map(_shown, SUITES))}")
         known = [name for at, name in enumerate(named) if self.choice(name, f"{path}.suites[{at}]", SUITES)]
         return SUITES[min(map(SUITES.index, known)) :] if known else ()
 
@@ -183,7 +185,7 @@ def _hint(name: str, known: Collection[str]) -> str:
 def _parse(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_bytes().decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: no TOML, no UTF-8, or an integer of thousands of digits
         raise CaseFileError(str(path), (Fault("$", f"not TOML: {error}"),)) from error
     except OSError as error:
         raise UsageError(f"cannot read case file {path}: {error.strerror}") from error
@@ -312,9 +314,8 @@ def case_file(pair: str, directory: Path | None = None) -> Path:
 
 def load_all(directory: Path | None = None, pair_names: Sequence[str] = ()) -> tuple[Case, ...]:
     """The cases of all registered pairs, or of those named, each from its own file."""
-    return tuple(
-        case for name in pair_names or pairs.names() for case in load(case_file(name, directory), pairs.get(name))
-    )
+    found = [(pairs.get(name), case_file(name, directory)) for name in pair_names or pairs.names()]
+    return tuple(case for pair, path in found for case in load(path, pair))
 
 
 def select(cases: Sequence[Case], targets: Sequence[str] = (), suites: Sequence[str] = ()) -> tuple[Case, ...]:

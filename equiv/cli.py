@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import os
 import shlex
 import signal
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from equiv import commands, journal
+from equiv.cache import cache_dir
 from equiv.device import device
 from equiv.errors import EquivError, UnsupportedError
 from equiv.plan import DEFAULT_DEVICE, Settings, cases, folders, known_gaps
@@ -31,15 +33,27 @@ if TYPE_CHECKING:
     from equiv.records import Verdict
 
 
+LONGEST = 1e6
+"""Seconds that a case can be given at most; a wait for its worker cannot be longer than 2^31 ms."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code; argparse itself exits with 2 for a line it cannot read."""
     options = _parser().parse_args(arguments)
     try:
         code: int = options.command(options)
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader, `head` or a pager, has seen enough; the journal of a run is complete
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if sys.stdout is not None:  # None: whoever started us closed it, and wants the exit code only
+            sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # it cannot take what it still holds
+        if not isinstance(error, BrokenPipeError):  # that is `head` or a pager, which has seen enough
+            print(f"equiv: standard output: {error.strerror}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("equiv: interrupted", file=sys.stderr)
+        return 130
     except EquivError as error:
         print(f"equiv: {error}", file=sys.stderr)
         return error.exit_code
@@ -83,7 +97,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "-j", "--jobs", type=_positive, default=default_jobs(), metavar="N", help="worker processes (default: CPUs)"
     )
-    run.add_argument("--timeout", type=float, default=600.0, metavar="S", help="seconds a case may take (default 600)")
+    run.add_argument(
+        "--timeout", type=_seconds, default=600.0, metavar="S", help="seconds a case may take (default 600)"
+    )
     run.add_argument(
         "--in-process", action="store_true", help="no workers: one case after the other in this process, for debuggers"
     )
@@ -124,9 +140,16 @@ def _selecting(parser: argparse.ArgumentParser) -> None:
 
 
 def _positive(number: str) -> int:
-    if int(number) < 1:
+    if not number.isdecimal() or int(number) < 1:
         raise argparse.ArgumentTypeError(f"{number} is not 1 or more")
     return int(number)
+
+
+def _seconds(number: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < float(number) <= LONGEST:
+            return float(number)
+    raise argparse.ArgumentTypeError(f"{number} is no number of seconds above 0, {LONGEST:g} at most")
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -140,6 +163,7 @@ def _run(options: argparse.Namespace) -> int:
     for name in devices:
         with contextlib.suppress(UnsupportedError):  # that is a verdict; a name that means nothing is a usage error
             device(name)
+    cache_dir()  # every emulated device needs it: said once, and not as an ERROR of each case
     versions = environment.versions()
     path = options.journal or journal.default_path()
     remarks = environment.basis(devices)
@@ -165,23 +189,41 @@ def _run(options: argparse.Namespace) -> int:
 def _verdicts(tasks: Sequence[Task], options: argparse.Namespace) -> Generator[Verdict, None, None]:
     if options.in_process:
         for task in tasks:
-            yield run_task(task)
+            with _no_stdout() if options.json and sys.stdout is not None else contextlib.nullcontext():
+                verdict = run_task(task)
+            yield verdict
     else:
         yield from run_plan(tasks, options.jobs, options.timeout)
 
 
 @contextlib.contextmanager
+def _no_stdout() -> Iterator[None]:
+    """What a party prints goes to stderr, also from C: stdout is for the report."""
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        ctypes.CDLL(None).fflush(None)
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+@contextlib.contextmanager
 def _ended_politely() -> Iterator[None]:
-    """Treats SIGTERM, which is what CI sends, like Ctrl-C: workers are ended, the report is written."""
+    """Treats what CI (SIGTERM) and a closed terminal send like Ctrl-C: workers are ended, the report is written."""
 
     def interrupt(_signum: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    previous = signal.signal(signal.SIGTERM, interrupt)
+    heard = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is not signal.SIG_IGN]  # nohup
+    previous = {one: signal.signal(one, interrupt) for one in heard}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for one, handler in previous.items():
+            signal.signal(one, handler)
 
 
 def _progress(done: int, total: int, verdict: Verdict) -> None:

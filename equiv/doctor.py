@@ -14,7 +14,7 @@ import numpy as np
 
 from equiv import cache
 from equiv.device import EMULATED, device
-from equiv.errors import EquivError, UnsupportedError
+from equiv.errors import EquivError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,8 +84,10 @@ def _cache() -> Finding:
         folder = cache.cache_dir()
         cache.write_atomic(folder / ".doctor", b"writable")
         (folder / ".doctor").unlink()
+    except UsageError as error:
+        return Finding("cache", "broken", str(error))
     except OSError as error:
-        return Finding("cache", "broken", f"{error}: set {cache.VARIABLE} to a folder that can be written")
+        return Finding("cache", "broken", f"{error}: {cache.HINT}")
     return Finding("cache", "ok", f"{folder} can be written")
 
 
@@ -98,7 +100,7 @@ def _device(name: str) -> Iterator[Finding]:
             yield Finding(subject, *_probe(name, module))
         except UnsupportedError as error:
             yield Finding(subject, "absent" if kind == "cuda" else "broken", str(error))
-        except (EquivError, ImportError) as error:
+        except (EquivError, ImportError, OSError) as error:
             yield Finding(subject, "broken", f"{type(error).__name__}: {error}")
 
 
@@ -122,5 +124,6 @@ def _probe(name: str, module: str) -> tuple[str, str]:
     wrong = int((y.cpu().numpy().view(np.uint32) != expected.view(np.uint32)).sum())
     if wrong:
         return "broken", f"{wrong} of 128 elements of fma(x, 3, 1) are wrong"
-    vouches = {str(vouch) for vouch in chosen.vouches().values()} if isinstance(chosen, EmulatedDevice) else set()
-    return "ok", "; ".join(["fma(x, 3, 1) has the right bits", *sorted(vouches)])
+    vouches = set(chosen.vouches().values()) if isinstance(chosen, EmulatedDevice) else set()
+    state = "ok" if all(vouch.ok for vouch in vouches) else "broken"
+    return state, "; ".join(["fma(x, 3, 1) has the right bits", *sorted(vouch.detail for vouch in vouches)])

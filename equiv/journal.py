@@ -79,7 +79,10 @@ class Journal:
 
     def _append(self, entry: Mapping[str, Any]) -> None:
         line = json.dumps(entry, allow_nan=False, separators=(",", ":")).encode() + b"\n"
-        written = os.write(self._file, line)
+        try:
+            written = os.write(self._file, line)
+        except OSError as error:
+            raise RecordError(f"journal {self.path}: cannot be written: {error.strerror}") from error
         if written != len(line):
             raise RecordError(f"journal {self.path}: only {written} of {len(line)} bytes written: is the disk full?")
         os.fsync(self._file)

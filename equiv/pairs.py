@@ -119,12 +119,16 @@ def get(name: str) -> Pair:
     """The pair of that name.
 
     Raises:
-        UsageError: no such pair (the known ones are listed), or its entry point does not give a `Pair`.
+        UsageError: no such pair (the known ones are listed), or its entry point cannot be loaded or gives no `Pair`.
     """
     found = [point for point in entry_points(group="equiv.pairs") if point.name == name]
     if not found:
         raise UsageError(f"no pair named {name!r}; known: {', '.join(names()) or 'none'}")
-    loaded = found[0].load()
+    try:
+        loaded = found[0].load()
+    except Exception as error:  # somebody's module: whatever it raises, this is what is wrong with it
+        said = f"{type(error).__name__}: {error}"
+        raise UsageError(f"entry point equiv.pairs {name!r} ({found[0].value}) cannot be loaded: {said}") from error
     if not isinstance(loaded, Pair):
         raise UsageError(
             f"entry point equiv.pairs {name!r} ({found[0].value}) gives a {type(loaded).__name__}, not a Pair"

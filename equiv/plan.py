@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from equiv import casefile
+from equiv.errors import UsageError
 from equiv.workers import Task
 
 if TYPE_CHECKING:
@@ -35,6 +36,12 @@ class Settings:
     record: str = ""
     options: str = ""
     gaps: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuses seeds that no case file could state (UsageError)."""
+        for seed in self.seeds:
+            if not 0 <= seed < 1 << 64:
+                raise UsageError(f"seed {seed} is not an integer from 0 to 2**64 - 1")
 
     def tasks(self, case: Case) -> Iterator[Task]:
         """A task for each device and seed, the case's own seed first; only the other ones are named in `again`."""

@@ -7,6 +7,7 @@ tensors; when it is done, all bytes of all tensors are checked, not only those i
 from __future__ import annotations
 
 import contextlib
+import os
 import traceback
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -102,7 +103,8 @@ def run_party(
 
 @contextlib.contextmanager
 def _running(party: str) -> Iterator[None]:
-    """Turns whatever a party raises into an error that names the party."""
+    """Turns whatever a party raises into an error that names it; ends a process that it forked and let return."""
+    process = os.getpid()
     try:
         yield
     except UnsupportedError:
@@ -110,9 +112,12 @@ def _running(party: str) -> Iterator[None]:
     except EquivError as error:
         said = [f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])]
         raise PartyError(party, "\n".join(said)) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # sys.exit(0) in a party must not end a run as if it were good
         text = "".join(traceback.format_exception(error)).strip()
         raise PartyError(party, text) from error
+    finally:
+        if os.getpid() != process:
+            os._exit(1)  # else it would carry on as a second copy of this run
 
 
 @dataclass

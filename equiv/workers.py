@@ -6,6 +6,7 @@ Knows how to call `equiv.verify` in a fresh process and what to make of its deat
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
 
 TAIL = 2000
 """Bytes of a dead worker's output that its verdict quotes."""
+
+PR_SET_PDEATHSIG = 1
+"""Of `linux/prctl.h`: the signal that this process gets when its parent dies."""
+
+GLANCE = 1.0
+"""Seconds after which a silent worker is looked at: what a party forked may hold its pipe open past its death."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +87,7 @@ def run_task(task: Task) -> Verdict:
         return task.marked(verify(pair, task.case, device(task.device), again=task.again, record=record))
     except UnsupportedError as error:
         return task.stopped(Status.UNSUPPORTED, str(error))
-    except Exception:  # noqa: BLE001  a fault of equiv or of a pair: this case is ERROR with all there is to say
+    except (Exception, SystemExit):  # noqa: BLE001  a fault of equiv or of a pair: ERROR with all there is to say
         return task.stopped(Status.ERROR, traceback.format_exc().strip())
 
 
@@ -111,7 +118,7 @@ def run_plan(
                 workers[-1].give(waiting.popleft())
             busy = [worker for worker in workers if worker.task]
             patience = max(0.0, min(worker.deadline for worker in busy) - time.monotonic())
-            wait([worker.connection for worker in busy], patience)
+            wait([worker.connection for worker in busy], min(patience, GLANCE))
             for worker in busy:
                 verdict = worker.verdict()
                 if verdict is not None:
@@ -135,7 +142,7 @@ class _Worker:
         os.close(handle)
         self._output = Path(name)
         self.connection, theirs = context.Pipe()
-        self._process: SpawnProcess = context.Process(target=_serve, args=(theirs, name, run), daemon=True)
+        self._process: SpawnProcess = context.Process(target=_serve, args=(theirs, name, run, os.getpid()), daemon=True)
         self._process.start()
         theirs.close()
 
@@ -152,9 +159,13 @@ class _Worker:
         task = self.task
         assert task is not None
         try:
+            alive = self._process.is_alive()  # asked first: what it sent before it died is in the pipe by then
             if self.connection.poll():
                 verdict = self.connection.recv()
-                assert isinstance(verdict, Verdict)
+                if not isinstance(verdict, Verdict) or Planned.of(verdict) != task.planned:
+                    verdict = self._lost(task, f"the worker answered something else: {verdict!r:.200}")
+            elif not alive:
+                verdict = self._lost(task, f"the worker died: {_exit(self._process.exitcode)}")
             elif time.monotonic() < self.deadline:
                 return None
             else:
@@ -178,7 +189,9 @@ class _Worker:
             self._process.kill()
             self._process.join()
             self.connection.close()
-            self._tail = self._output.read_bytes()[-TAIL:].decode(errors="replace").strip()
+            with self._output.open("rb") as output:
+                output.seek(max(0, self._output.stat().st_size - TAIL))
+                self._tail = output.read(TAIL).decode(errors="replace").strip()
             self._output.unlink()
 
 
@@ -188,8 +201,11 @@ def _exit(code: int | None) -> str:
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
-def _serve(connection: Connection, output: str, run: Callable[[Task], Verdict]) -> None:
-    """The worker's main loop: a task in, a verdict out, until the parent hangs up."""
+def _serve(connection: Connection, output: str, run: Callable[[Task], Verdict], parent: int) -> None:
+    """The worker's main loop: a task in, a verdict out, until the parent hangs up or dies."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a case that hangs would outlive a killed run
+    if os.getppid() != parent:
+        os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business; it ends us
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers are the parallelism
     file = os.open(output, os.O_WRONLY | os.O_APPEND)

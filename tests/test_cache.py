@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from equiv.cache import cache_dir, write_atomic
+from equiv.errors import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,3 +71,12 @@ def test_a_reader_never_sees_a_part_of_what_two_processes_write(tmp_path: Path) 
         assert writer.exitcode == 0
     assert target.read_bytes()[0] in {1, 2}
     assert seen <= {0, 1, 2}
+
+
+def test_a_directory_that_cannot_be_made_is_a_usage_error_that_says_what_would_help(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("EQUIV_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    with pytest.raises(UsageError, match=r"file/cache: Not a directory: set EQUIV_CACHE_DIR to a folder that can be"):
+        cache_dir()

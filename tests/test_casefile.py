@@ -41,6 +41,11 @@ def case(body: str) -> str:
     return f'[[case]]\nid = "a"\nwhy = "w"\nseed = 1\nsuites = ["pr"]\n{body}\n'
 
 
+TOO_LONG = (
+    "Exceeds the limit (4300 digits) for integer string conversion: value has 5000 digits; "
+    "use sys.set_int_max_str_digits() to increase the limit"
+)
+
 BAD = [
     ("", ["$.case: missing: expected an array"]),
     ("case = []", ["$.case: no case in this file"]),
@@ -131,6 +136,15 @@ BAD = [
         ],
     ),
     ('[[case]]\nid = "a"\nwhy = oops\n', ["$: not TOML: Invalid value (at line 3, column 7)"]),
+    (f"case = {'[' * 5000}{']' * 5000}\n", ["$: not TOML: maximum recursion depth exceeded"]),
+    (
+        f"case = {'9' * 5000}\n",
+        [f"$: not TOML: {TOO_LONG}"],
+    ),
+    (
+        '[[case]]\nid = "a"\nwhy = "w"\nseed = 1\nsuites = []\n',
+        ['$.case[0].suites: empty: expected at least one of "smoke", "pr", "nightly"'],
+    ),
     (case("") + "seed = 2\n", ["$: not TOML: Cannot overwrite a value (at line 7, column 9)"]),
 ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import shlex
 import shutil
 import signal
 import subprocess
@@ -193,7 +194,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_a_run_that_hangs_and_the_report_is_written(number: signal.Signals, tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(SCRIPT)
     book = tmp_path / "j.jsonl"
@@ -372,3 +373,80 @@ def test_a_journal_that_is_there_already_is_refused_and_left_alone(
     assert run("fake::good", "--journal", str(book)) == 2
     assert f"equiv: journal {book}: is there already, and a journal holds one run" in capsys.readouterr().err
     assert book.read_bytes() == before
+
+
+def test_a_party_that_exits_with_0_does_not_make_the_run_green(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("fake::quits") == 1
+    out = capsys.readouterr().out
+    assert "ERROR fake::quits" in out
+    assert "SystemExit: 0" in out
+
+
+def test_what_a_party_prints_does_not_get_into_the_json(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run("fake::prints", "--json") == 0
+    captured = capfd.readouterr()
+    assert json.loads(captured.out)["counts"]["IDENTICAL"] == 1
+    assert sorted(captured.err.splitlines()) == ["a line of C", "a line of Python"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--timeout", "nan"], "argument --timeout: nan is no number of seconds above 0, 1e+06 at most"),
+        (["--timeout", "0"], "argument --timeout: 0 is no number of seconds above 0, 1e+06 at most"),
+        (["--timeout", "1e7"], "argument --timeout: 1e7 is no number of seconds above 0, 1e+06 at most"),
+        (["--timeout", "soon"], "argument --timeout: soon is no number of seconds above 0, 1e+06 at most"),
+        (["-j", "many"], "argument -j/--jobs: many is not 1 or more"),
+    ],
+)
+def test_a_time_or_a_count_that_cannot_be_meant_is_refused(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run("fake::good", *arguments)
+    assert caught.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seed", ["-1", str(1 << 64)])
+def test_a_seed_that_no_case_file_could_state_is_a_usage_error(capsys: pytest.CaptureFixture[str], seed: str) -> None:
+    assert run("fake::good", "--seed", seed) == 2
+    assert capsys.readouterr().err == f"equiv: seed {seed} is not an integer from 0 to 2**64 - 1\n"
+
+
+def test_a_cache_that_cannot_be_written_is_said_once_before_anything_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("EQUIV_CACHE_DIR", str(tmp_path / "file"))
+    assert run("fake::good") == 2
+    assert capsys.readouterr().err == (
+        f"equiv: cache {tmp_path / 'file'}: File exists: set EQUIV_CACHE_DIR to a folder that can be written\n"
+    )
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_unknown_pair_is_named_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("nobody") == 2
+    assert "equiv: no pair named 'nobody'; known: dsa_index, fake" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "words"),
+    [(">&-", 0, ""), ("> /dev/full", 1, "equiv: standard output: No space left on device\n")],
+)
+def test_a_standard_output_that_takes_nothing_is_no_traceback(target: str, code: int, words: str) -> None:
+    command = f"{shlex.quote(sys.executable)} -m equiv.cli list --cases {CASES} {target}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (code, words)
+
+
+def test_an_interruption_while_the_plan_is_made_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "cases", interrupted)
+    assert run("fake::good") == 130
+    assert capsys.readouterr().err == "equiv: interrupted\n"

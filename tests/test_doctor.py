@@ -14,6 +14,8 @@ import pytest
 
 from equiv import cli, doctor
 from equiv.doctor import Finding
+from equiv.emulator.device import EmulatedDevice
+from equiv.emulator.vouch import Vouch
 from equiv.errors import DeviceError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -113,3 +115,14 @@ def test_a_pager_that_stops_reading_is_no_traceback() -> None:
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert done.stdout.startswith("dsa.R10a")
+
+
+@pytest.mark.parametrize(("ok", "state"), [(True, "ok"), (False, "broken")])
+def test_a_device_whose_code_is_not_vouched_for_is_broken_and_the_evidence_is_in_words(
+    monkeypatch: pytest.MonkeyPatch, *, ok: bool, state: str
+) -> None:
+    vouch = Vouch(ok=ok, detail="contracted PTX compared with the cubin", ptxas="ptxas 1.0")
+    monkeypatch.setattr(EmulatedDevice, "vouches", lambda _self: {"image": vouch})
+    monkeypatch.setitem(sys.modules, "fused", SimpleNamespace(run_probe=lambda x, y: y.copy_(x.double() * 3 + 1)))
+    found = doctor._probe("emulated:sm_90a", "fused")
+    assert found == (state, "fma(x, 3, 1) has the right bits; contracted PTX compared with the cubin")

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -17,9 +17,6 @@ from equiv.errors import RecordError, UsageError
 from equiv.journal import Journal
 from equiv.records import Status, Verdict
 from equiv.wire import Planned
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PLAN = [Planned(f"fake::{name}", "emulated:sm_90a", 1, f"equiv run fake::{name}") for name in "abc"]
 
@@ -145,3 +142,11 @@ def test_a_place_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None
     with pytest.raises(UsageError, match=r"journal .*file/run.jsonl: cannot be written: "):
         Journal(tmp_path / "file" / "run.jsonl")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_full_disk_is_an_error_that_names_the_journal() -> None:
+    with (
+        Journal(Path("/dev/full")) as book,
+        pytest.raises(RecordError, match=r"/dev/full: cannot be written: No space"),
+    ):
+        book.plan(PLAN, {})

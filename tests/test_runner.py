@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from typing import TYPE_CHECKING, Any
 
 import equiv_fake
@@ -13,6 +15,7 @@ from equiv.runner import PartyError, run_party
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 CASE = Case("fake", "a", "", 5, ("pr",), {"n": 8, "behaviour": "good"}, {})
 SEEN: dict[str, Any] = {}
@@ -108,3 +111,19 @@ def test_registrations_are_taken_back_when_the_party_fails() -> None:
         run_party(equiv_fake.PAIR, "candidate", case, equiv_fake.inputs(case), device)
     assert caught.value.party == "candidate"
     assert device.registered == {}
+
+
+@pytest.mark.parametrize("behaviour", ["forks", "good"])
+def test_what_a_party_forks_does_not_come_back_as_a_second_run(behaviour: str, tmp_path: Path) -> None:
+    case = Case("fake", "a", "", 5, ("pr",), {"n": 8, "behaviour": behaviour}, {})
+    run_party(equiv_fake.PAIR, "candidate", case, equiv_fake.inputs(case), equiv_fake.HostDevice())
+    with (tmp_path / "came back").open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    time.sleep(0.5 if behaviour == "forks" else 0)
+    assert (tmp_path / "came back").read_text() == f"{os.getpid()}\n"
+
+
+def test_a_party_that_exits_politely_is_an_error_of_the_party() -> None:
+    case = Case("fake", "a", "", 5, ("pr",), {"n": 8, "behaviour": "quits"}, {})
+    with pytest.raises(PartyError, match=r"candidate: Traceback(.|\n)*sys\.exit\(0\)\nSystemExit: 0"):
+        run_party(equiv_fake.PAIR, "candidate", case, equiv_fake.inputs(case), equiv_fake.HostDevice())

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import equiv_fake
+import pytest
 
 from equiv.records import Case, Status, Verdict
 from equiv.workers import Task, run_plan, run_task
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def task(behaviour: str, name: str = "") -> Task:
@@ -67,10 +67,10 @@ def test_closing_the_iterator_ends_the_workers() -> None:
     assert not _children()
 
 
-def _children() -> list[int]:
-    """Processes that this one started and that still run."""
+def _children(of: int | None = None) -> list[int]:
+    """Workers that a process, by default this one, started and that still run."""
     pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
-    return [pid for pid in pids if _parent(pid) == os.getpid() and b"spawn_main" in _command(pid)]
+    return [pid for pid in pids if _parent(pid) == (of or os.getpid()) and b"spawn_main" in _command(pid)]
 
 
 def _parent(pid: int) -> int:
@@ -97,3 +97,47 @@ def test_an_unknown_pair_is_an_error_of_its_case_that_shows_where(monkeypatch: p
 def test_a_device_that_this_machine_lacks_is_unsupported() -> None:
     verdict = equiv_fake.run_on_host(Task(task("good").case, "emulated:sm_0", "again"))
     assert (verdict.status, verdict.summary) == (Status.UNSUPPORTED, "needs arch:sm_0: nobody has it")
+
+
+def test_a_death_is_noticed_though_a_child_of_the_party_holds_the_pipe_open() -> None:
+    started = time.monotonic()
+    found = ran(task("exits_leaving_a_child"), task("good"))
+    assert found["exits_leaving_a_child"].summary == "the worker died: exit code 7; it printed nothing"
+    assert found["good"].status is Status.IDENTICAL
+    assert time.monotonic() - started < 20
+
+
+def test_an_answer_about_another_case_is_an_error_of_the_case_in_hand() -> None:
+    found = ran(task("answers_for_another"), task("good"))
+    assert found["answers_for_another"].status is Status.ERROR
+    assert found["answers_for_another"].summary.startswith("the worker answered something else: Verdict(case='fake::an")
+    assert found["good"].status is Status.IDENTICAL
+
+
+ORPHANS = """
+import equiv_fake
+from equiv.records import Case
+from equiv.workers import Task, run_plan
+if __name__ == "__main__":
+    case = Case("fake", "hangs", "", 1, ("pr",), {"behaviour": "hangs"}, {})
+    list(run_plan([Task(case, "emulated:sm_100a", "again")], 1, 60, equiv_fake.answer))
+"""
+
+
+def test_workers_do_not_outlive_a_run_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(ORPHANS)
+    process = subprocess.Popen([sys.executable, "main.py"], cwd=tmp_path)
+    workers: list[int] = []
+    while not workers:
+        time.sleep(0.1)
+        workers = _children(process.pid)
+    time.sleep(2)
+    process.kill()
+    process.wait()
+    for _ in range(50):
+        if not any(_command(worker) for worker in workers):
+            return
+        time.sleep(0.1)
+    for worker in workers:
+        os.kill(worker, signal.SIGKILL)
+    pytest.fail("a worker runs on 5 s after its parent was killed")

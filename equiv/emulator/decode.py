@@ -68,7 +68,7 @@ class Decoded:
 
     @property
     def writes_late(self) -> bool:
-        """Whether its destinations may be written after it: accumulators of `wgmma`, until their group is waited for."""
+        """Whether destinations may be written after it: accumulators of `wgmma`, until their group is waited for."""
         return self.shape is not None and self.shape.entry.base == "wgmma"
 
 

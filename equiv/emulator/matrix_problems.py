@@ -15,7 +15,7 @@ PROBLEMS: Final = (
     "shared memory descriptor {0:#018x} has bits set that are reserved or not known here",
     "shared memory descriptor {0:#018x} has base offset {1}; only 0 is supported",
     "shared memory descriptor {0:#018x}: swizzle mode {1} is not supported here",
-    "instruction descriptor {0:#010x} has bits set that are reserved or not supported (sparsity, saturation, .ws): {1:#010x}",
+    "instruction descriptor {0:#010x} has bits set that are reserved or not supported (sparsity, .ws): {1:#010x}",
     "instruction descriptor {0:#010x} names operand types that are not modelled for this kind",
     "M = {0}, N = {1} is not a shape of this instruction",
     "no host memory",
@@ -29,6 +29,6 @@ PROBLEMS: Final = (
     "the copies of a scale factor of row {0} in the four quarters of tensor memory differ (lane {1})",
     "scale factor id {0} is not a multiple of the {1} scale factors that the instruction reads of a row",
     "operand of 4- or 6-bit elements that is MN-major, or in tensor memory: its packing is not known here",
-    "a CTA pair (cta_group::2): {0} CTAs in the cluster",
+    "cta_group::2 is issued by the CTA of even rank of a pair: this is rank {0} of {1}",
     "the operand cannot be transposed: only 16-bit types can",
 )

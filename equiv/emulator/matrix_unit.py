@@ -11,8 +11,10 @@ from equiv import ccode
 from equiv.emulator.isa import models
 
 _SOURCES: Final = Path(__file__).parent / "csrc"
-_PARTS: Final = ("runtime.h", "memory.h", "sync.h", "matrix_api.h", "operands.h", "warp_mma.h", "tensor_memory.h", "tensor_mma.h",
-                 "matrix_unit.c")  # fmt: skip
+_PARTS: Final = (
+    "runtime.h", "memory.h", "matrix_api.h", "operands.h", "warp_mma.h", "tensor_state.h", "tensor_memory.h",
+    "tensor_mma.h", "matrix_unit.c",
+)  # fmt: skip
 _TYPES, _NONE = 8, 0xFFFF
 
 
@@ -21,7 +23,10 @@ def source() -> str:
     from equiv.rounding.matrix_native import initialiser
     from equiv.rounding.matrix_table import variant
 
-    rows = [f"/* {number}: {name} */ {initialiser(variant(name, arch))}" for number, (name, arch) in enumerate(models.names())]
+    rows = [
+        f"/* {number}: {name} */ {initialiser(variant(name, arch))}"
+        for number, (name, arch) in enumerate(models.names())
+    ]
     known = models.tensor_names()
     kinds = len(models.TENSOR_KINDS)
     cells = [

@@ -71,7 +71,8 @@ class _Probes:
         left = float(self.total(terms)) / self.unit
         if not (left.is_integer() and 0 <= left <= self.terms - 2):
             raise ProbeError(
-                f"terms {pair[0]} and {pair[1]} masked: the sum is {left!r}, no number of terms from 0 to {self.terms - 2}"
+                f"terms {pair[0]} and {pair[1]} masked: the sum is {left!r},"
+                f" no number of terms from 0 to {self.terms - 2}"
             )
         return int(left)
 
@@ -140,7 +141,7 @@ def _tree(probes: _Probes, members: Sequence[int], draw: np.random.Generator) ->
 
 
 def _siblings(probes: _Probes, joining: Sequence[int], meeting: int) -> Iterable[list[int]]:
-    """Terms that join at one node, by the child that they are in: in different children they meet at the node itself."""
+    """Terms that join at one node, by the child that they are in: those of different children meet at the node."""
     left = list(joining)
     while left:
         first = left[0]

@@ -1,8 +1,9 @@
 """Checksums of instructions over every input, measured on one H200, and the comparison of the C twins with them.
 
 A float32 instruction of one operand has 512 binades of 2^23 inputs, one for each value of the leading nine bits. The
-checksum of a binade is the sum of result * (2 i + 1) modulo 2^64 over its inputs i. All that tests/gpu/sweep_special.py
-compared on the GPU itself, with no mismatch, can so be compared again without one.
+checksum of a binade is the sum of (m ^ m >> 32) * (2 i + 1) modulo 2^64 over its inputs i, where m is the result times
+an odd constant; without that step whole binades with a wrong sign or exponent would have the same sum. All that
+tests/gpu/sweep_special.py compared on the GPU itself, with no mismatch, can so be compared again without one.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 BINADES: Final = 512
 INPUTS: Final = 1 << 23
+_ODD: Final = 0x9E3779B97F4A7C15
 
 TWINS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -61,15 +63,17 @@ def measured() -> Mapping[str, npt.NDArray[np.uint64]]:
 
 def checksum(results: npt.NDArray[Any]) -> int:
     """The checksum of the results of consecutive inputs."""
+    mixed = results.astype(np.uint64) * np.uint64(_ODD)
     weights = np.arange(1, 2 * results.size, 2, dtype=np.uint64)
-    return int(np.sum(results.astype(np.uint64) * weights, dtype=np.uint64))
+    return int(np.sum((mixed ^ mixed >> np.uint64(32)) * weights, dtype=np.uint64))
 
 
 @cache
 def _library() -> ctypes.CDLL:
     loops = "".join(
         f"uint64_t sum_{twin}(uint32_t start) {{ uint64_t sum = 0; for (uint32_t i = 0; i < {INPUTS}u; i++)"
-        f" sum += (uint64_t){twin}(start + i) * (2 * (uint64_t)i + 1); return sum; }}\n"
+        f" {{ uint64_t m = (uint64_t){twin}(start + i) * {_ODD:#x}u; sum += (m ^ m >> 32) * (2 * (uint64_t)i + 1); }}"
+        " return sum; }\n"
         for twin in TWINS.values()
     )
     library = ccode.library("sweeps", f'#include "{special.SOURCES[0].parent}/special.h"\n{loops}', special.SOURCES)

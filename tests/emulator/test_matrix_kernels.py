@@ -27,7 +27,7 @@ N, K = 64, 128
 
 
 def _bits(tensor: torch.Tensor, dtype: npt.DTypeLike) -> Array:
-    return tensor.contiguous().view(torch.uint8).numpy().view(dtype)
+    return np.asarray(tensor.contiguous().view(torch.uint8).numpy().view(dtype))
 
 
 def _random(shape: tuple[int, int], seed: int) -> torch.Tensor:
@@ -102,7 +102,7 @@ def _operand(codes: torch.Tensor, name: str) -> torch.Tensor:
 @pytest.mark.parametrize(("kind", "first", "second", "block", "scale"), SCALED)
 @pytest.mark.parametrize(("columns", "depth"), [(64, 256), (128, 128), (256, 128)])
 def test_a_scaled_product_on_sm_100(
-    kind: str, first: str, second: str, block: int, scale: str, columns: int, depth: int
+    *, kind: str, first: str, second: str, block: int, scale: str, columns: int, depth: int
 ) -> None:
     a, b = _codes(first, (128, depth), 3), _codes(second, (columns, depth), 4)
     low, high = (118, 136) if scale == "ue8m0" else (1, 0x7E)
@@ -119,6 +119,6 @@ def test_a_scaled_product_on_sm_100(
             _operand(a, first), scales[0], _operand(b, second), scales[1], c, 128, columns, depth, first, second, block,
             *packed, num_warps=4,
         )  # fmt: skip
-    model = variant(tensor_name(kind, "f32", first, second, scale, block), "sm_100a")
+    model = variant(tensor_name(kind, "f32", first, second, scale=scale, block=block), "sm_100a")
     want = fused_dot(model, a.numpy(), b.numpy().T, scale_a=sa.numpy(), scale_b=sb.numpy().T)
     np.testing.assert_array_equal(_bits(c, np.uint32), want)

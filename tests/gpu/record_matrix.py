@@ -1,17 +1,17 @@
 """Records matrix instructions in the emulator, to be replayed on an H200: Triton's products and hand-written PTX.
 
-    python tests/gpu/record_matrix.py FOLDER                                     # here, no GPU needed
-    python3 -m equiv.emulator.replay FOLDER --device cuda:0                      # on the GPU machine: every byte compared
+    python tests/gpu/record_matrix.py FOLDER                    # here, no GPU needed
+    python3 -m equiv.emulator.replay FOLDER --device cuda:0     # on the GPU machine: every byte compared
 
-The hand-written kernels are those of the tests of `mma.sync`, `ldmatrix` and `wgmma`, assembled by ptxas; each test writes
-its launches into a capture of its own.
+The hand-written kernels are those of the tests of `mma.sync`, `ldmatrix` and `wgmma`, assembled by ptxas; each test
+writes its launches into a capture of its own.
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [
@@ -24,11 +24,13 @@ sys.path[:0] = [
 import ptx_run  # noqa: E402
 import pytest  # noqa: E402
 
-from equiv import device  # noqa: E402
+from equiv.device import device  # noqa: E402
 from equiv.emulator import toolchain  # noqa: E402
-from equiv.emulator.engine import LaunchConfig  # noqa: E402
 from equiv.emulator.launch import Launch  # noqa: E402
 from equiv.emulator.store import Image, shared_store  # noqa: E402
+
+if TYPE_CHECKING:
+    from equiv.emulator.engine import LaunchConfig
 
 ARCH = "sm_90a"
 FILES = ("test_matrix.py", "test_wgmma.py")
@@ -36,7 +38,7 @@ TRITON = "test_matrix_kernels.py"
 
 
 class Recorder:
-    """Runs the tests with their launches recorded; a test that expects an error records nothing that could be replayed."""
+    """Runs tests with their launches recorded; those that expect an error are left out."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.name, self.count, self.launches = folder, "", 0, 0
@@ -46,7 +48,7 @@ class Recorder:
         faults = ("named", "whole", "cannot", "waiting", "lanes_that_name")
         items[:] = [one for one in items if "sm_100" not in one.name and not any(word in one.name for word in faults)]
 
-    def pytest_runtest_setup(self, item: Any) -> None:  # noqa: ANN401
+    def pytest_runtest_setup(self, item: Any) -> None:
         """The capture's name is that of the test."""
         self.name, self.count = "".join(c if c.isalnum() else "-" for c in item.name), 0
 
@@ -75,11 +77,9 @@ class Products:
         items[:] = [one for one in items if "sm_90a" in one.name]
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_call(self, item: Any) -> Any:  # noqa: ANN401
+    def pytest_runtest_call(self, item: Any) -> Any:
         """One capture a test."""
-        import equiv.device as devices
-
-        made = devices.device(f"emulated:{ARCH}")
+        made = device(f"emulated:{ARCH}")
         item.module.equiv = type("Recorded", (), {"device": staticmethod(lambda _: made)})
         self.launches += 1
         with made.recorded(self.folder, "".join(c if c.isalnum() else "-" for c in item.name)):
@@ -89,7 +89,7 @@ class Products:
 def main(folder: Path) -> int:
     """Record into `folder`; the exit status of the tests."""
     recorder = Recorder(folder)
-    ptx_run.run = recorder.run  # before the tests import it by name
+    vars(ptx_run)["run"] = recorder.run  # before the tests import it by name
     options = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
     isa = ROOT / "tests/emulator/isa"
     status = pytest.main([*options, *(str(isa / name) for name in FILES)], plugins=[recorder])

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 BEHAVIOURS = (
     "good", "carries", "wrong", "overruns", "writes_input", "raises", "segfaults", "exits", "hangs",
-    "illegal", "needs_moon",
+    "illegal", "needs_moon", "quits", "forks", "prints",
 )  # fmt: skip
 
 
@@ -116,6 +117,13 @@ def candidate(case: Case, tensors: Mapping[str, Any]) -> None:
             error = IllegalAccessError("load of 4 bytes at 0x10: no buffer there")
             error.add_note("0x10 was parameter 2")
             raise error
+        case "quits":
+            sys.exit(0)
+        case "forks":
+            os.fork()
+        case "prints":
+            print("a line of Python", flush=True)
+            os.write(1, b"a line of C\n")
         case "needs_moon":
             raise UnsupportedError("package:moon")
 
@@ -218,6 +226,13 @@ def answer(task: Task) -> Verdict:
             os.kill(os.getpid(), signal.SIGSEGV)
         case "exits":
             os._exit(7)
+        case "exits_leaving_a_child":  # which holds the worker's pipe open
+            if os.fork() == 0:
+                time.sleep(20)
+                os._exit(0)
+            os._exit(7)
+        case "answers_for_another":
+            return replace(task.stopped(Status.IDENTICAL, "good"), case="fake::another")
         case "hangs":
             print("waiting for the barrier", flush=True)
             time.sleep(3600)

@@ -1,4 +1,4 @@
-"""Which lane and register holds which element of a matrix, written from PTX's formulas, to test the emulator against."""
+"""Which lane and register holds which element of a matrix, from PTX's formulas, to test the emulator against."""
 
 from __future__ import annotations
 

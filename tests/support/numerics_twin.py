@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +49,12 @@ def compiled(folder: Path, text: str) -> ctypes.CDLL:
 def pointer(array: npt.NDArray[np.uint32]) -> ctypes.c_void_p:
     """Address of an array for a call."""
     return ctypes.c_void_p(array.ctypes.data)
+
+
+def weighted_sum(results: npt.NDArray[np.unsignedinteger[Any]]) -> int:
+    """Sum of result * (2 i + 1) modulo 2^64: the checksum that came with the measured tables."""
+    weights = np.arange(1, 2 * results.size, 2, dtype=np.uint64)
+    return int(np.sum(results.astype(np.uint64) * weights, dtype=np.uint64))
 
 
 def _loop(name: str, count: int) -> str:

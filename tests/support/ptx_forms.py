@@ -47,9 +47,9 @@ def _operand(entry: Entry, spec: OperandSpec, mods: dict[str, str], numbers: Ite
         return Immediate(4, "int")
     if spec.kind in {"label", "table"}:
         return Symbol("here" if spec.kind == "label" else "list")
-    length = entry.resolve(spec.length, mods)
-    if length:
-        return Vector(tuple(_register(kind, numbers) for _ in range(int(length.lstrip("vx")))))
+    many = entry.resolve(spec.length, mods)
+    if many:
+        return Vector(tuple(_register(kind, numbers) for _ in range(int(many.lstrip("vx")))))
     first = _register(kind, numbers)
     return Pair(first, _register("pred", numbers)) if spec.second else first
 

@@ -26,7 +26,8 @@ def dot(a_ptr, b_ptr, c_ptr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, 
 
 @triton.jit
 def dot_scaled(a_ptr, sa_ptr, b_ptr, sb_ptr, c_ptr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
-               AF: tl.constexpr, BF: tl.constexpr, BLOCK: tl.constexpr, APACK: tl.constexpr, BPACK: tl.constexpr):  # fmt: skip
+               AF: tl.constexpr, BF: tl.constexpr, BLOCK: tl.constexpr,
+               APACK: tl.constexpr, BPACK: tl.constexpr):  # fmt: skip
     """c [M, N] = a [M, K] times b [N, K], transposed, with scales [M, K / BLOCK] and [N, K / BLOCK]."""
     rows, columns, groups = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K // BLOCK)
     a = tl.load(a_ptr + rows[:, None] * (K // APACK) + tl.arange(0, K // APACK)[None, :])

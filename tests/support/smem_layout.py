@@ -1,4 +1,4 @@
-"""Where PTX puts a matrix's elements in shared memory, written from its canonical layouts, and the descriptors to match."""
+"""Where PTX puts a matrix's elements in shared memory, from its canonical layouts, and the descriptors to match."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ WGMMA_CODE = {"none": 0, "128": 1, "64": 2, "32": 3}
 TENSOR_CODE = {"none": 0, "128": 2, "64": 4, "32": 6}
 
 
-def offsets(rows: int, depth: int, size: int, swizzle: str, major: str, lead: int, stride: int) -> Array:
-    """Byte offset from the start of the matrix [rows, depth] of elements of `size` bytes, before the swizzle."""
-    row, k = np.arange(rows)[:, None], np.arange(depth)[None]
+def offsets(matrix: Array, swizzle: str, major: str, strides: tuple[int, int]) -> Array:
+    """Byte offset of each element of a matrix [rows, k], before the swizzle; strides: leading and stride offset."""
+    row, k = np.arange(matrix.shape[0])[:, None], np.arange(matrix.shape[1])[None]
+    size, (lead, stride) = matrix.itemsize, strides
     wide, unit = SWIZZLES[swizzle], 16 // size
     if major == "K":
         chunk, rest = k // unit, k % unit * size
@@ -30,13 +31,16 @@ def offsets(rows: int, depth: int, size: int, swizzle: str, major: str, lead: in
 
 def swizzled(address: Array, swizzle: str) -> Array:
     """The exchange of address bits: 16-byte chunk numbers by the bits from 7 on."""
-    return address ^ ((address >> 7 & (SWIZZLES[swizzle] // 16 - 1)) << 4)
+    return np.asarray(address ^ ((address >> 7 & (SWIZZLES[swizzle] // 16 - 1)) << 4))
 
 
-def place(matrix: Array, start: int, swizzle: str, major: str, lead: int, stride: int, image: Array) -> None:
-    """Write a matrix [rows, k] into an image of shared memory whose byte 0 has a shared address divisible by 1024."""
+def place(matrix: Array, start: int, layout: tuple[str, str], strides: tuple[int, int], image: Array) -> None:
+    """Write a matrix [rows, k] into an image of shared memory whose byte 0 has a shared address divisible by 1024.
+
+    `layout`: swizzle and major.
+    """
     size = matrix.itemsize
-    at = swizzled(start + offsets(*matrix.shape, size, swizzle, major, lead, stride), swizzle)
+    at = swizzled(start + offsets(matrix, *layout, strides), layout[0])
     for byte in range(size):
         image[at + byte] = matrix.view(np.uint8).reshape(*matrix.shape, size)[..., byte]
 

@@ -20,7 +20,8 @@ typedef struct {
     uint64_t a, b;
 } Wgmma;
 
-/* One tcgen05.mma. kind: index of TENSOR_KINDS; block: K elements a scale as spelt, 0 if not; skip: lanes not written. */
+/* One tcgen05.mma. kind: index of TENSOR_KINDS; block: k that share a scale, 0 without scales; skip: lanes not written;
+ * pair: CTAs, 1 or 2. */
 typedef struct {
     uint32_t kind, block, d, instruction, a_in_tensor, accumulate, scale_a, scale_b, pair;
     uint64_t a, b;
@@ -29,6 +30,10 @@ typedef struct {
 
 /* tcgen05.ld and .st: rows a warp, bits a row (of 16x32bx2: 0); packed: two 16-bit columns a register. */
 typedef struct { uint32_t rows, bits, count, packed, address, split; } TensorMove;
+
+/* tcgen05.cp. spread: 0 row r to lane r; 4 32 rows to all four quarters of the lanes; 2 64 rows, the first 32 to quarters 0
+ * and 2, the others to 1 and 3; 1 the first 32 to quarters 0 and 1. pair: CTAs, 1 or 2. */
+typedef struct { uint64_t descriptor; uint32_t address, rows, bits, spread, pair; } TensorCopy;
 
 typedef struct Matrix {
     int (*mma)(Warp *, const Op *, uint32_t model, uint32_t *const *d, const uint32_t *const *a, const uint32_t *const *b,
@@ -40,8 +45,7 @@ typedef struct Matrix {
     int (*tensor_relinquish)(Warp *, const Op *);
     int (*tensor_load)(Warp *, const Op *, const TensorMove *, uint32_t *const *d);
     int (*tensor_store)(Warp *, const Op *, const TensorMove *, const uint32_t *const *s);
-    int (*tensor_copy)(Warp *, const Op *, uint32_t lane, uint32_t address, uint64_t descriptor, uint32_t rows, uint32_t bits,
-                       uint32_t spread);
+    int (*tensor_copy)(Warp *, const Op *, uint32_t lane, const TensorCopy *);
     int (*tensor_mma)(Warp *, const Op *, uint32_t lane, const TensorMma *);
 } Matrix;
 

@@ -9,13 +9,14 @@
 #include "matrix.h"
 #include "matrix_api.h"
 
-/* start, lead, stride: bytes. swizzle: 16 (none), 32, 64 or 128 bytes; atom: bytes that the swizzle keeps together. */
-typedef struct { uint32_t start, lead, stride, swizzle, atom; } Descriptor;
+/* start, lead, stride: bytes. swizzle: 16 (none), 32, 64 or 128 bytes; atom: bytes that the swizzle keeps together; rank:
+ * of the CTA whose shared memory it is. */
+typedef struct { uint32_t start, lead, stride, swizzle, atom, rank; } Descriptor;
 
 #define FIELD(x, low, count) ((uint32_t)((x) >> (low)) & ((1u << (count)) - 1))
 
-static inline Descriptor descriptor_fields(uint64_t x) {
-    Descriptor d = {FIELD(x, 0, 14) << 4, FIELD(x, 16, 14) << 4, FIELD(x, 32, 14) << 4, 16, 16};
+static inline Descriptor descriptor_fields(uint64_t x, uint32_t rank) {
+    Descriptor d = {FIELD(x, 0, 14) << 4, FIELD(x, 16, 14) << 4, FIELD(x, 32, 14) << 4, 16, 16, rank};
     return d;
 }
 
@@ -24,19 +25,19 @@ static int descriptor_wgmma(Warp *w, const Op *o, uint64_t x, Descriptor *d) {
     if (FIELD(x, 14, 2) | FIELD(x, 30, 2) | FIELD(x, 46, 3) | FIELD(x, 52, 10))
         return matrix_fault(w, o, 0, PROBLEM_DESCRIPTOR_BITS, x, 0);
     if (FIELD(x, 49, 3)) return matrix_fault(w, o, 0, PROBLEM_BASE_OFFSET, x, FIELD(x, 49, 3));
-    *d = descriptor_fields(x);
+    *d = descriptor_fields(x, w->cta->rank);
     d->swizzle = SWIZZLE[x >> 62];
     return NEXT;
 }
 
-static int descriptor_tensor(Warp *w, const Op *o, uint32_t lane, uint64_t x, Descriptor *d) {
+static int descriptor_tensor(Warp *w, const Op *o, uint32_t lane, uint32_t rank, uint64_t x, Descriptor *d) {
     static const uint32_t SWIZZLE[8] = {16, 128, 128, 0, 64, 0, 32, 0};
     uint32_t code = FIELD(x, 61, 3);
     if (FIELD(x, 14, 2) | FIELD(x, 30, 2) | FIELD(x, 52, 9) || FIELD(x, 46, 3) != 1)
         return matrix_fault(w, o, lane, PROBLEM_DESCRIPTOR_BITS, x, 0);
     if (FIELD(x, 49, 3)) return matrix_fault(w, o, lane, PROBLEM_BASE_OFFSET, x, FIELD(x, 49, 3));
     if (!SWIZZLE[code]) return matrix_fault(w, o, lane, PROBLEM_SWIZZLE, x, code);
-    *d = descriptor_fields(x);
+    *d = descriptor_fields(x, rank);
     d->swizzle = SWIZZLE[code];
     d->atom = code == 1 ? 32 : 16;
     return NEXT;
@@ -48,10 +49,10 @@ static inline const uint8_t *chunk(Warp *w, const Op *o, uint32_t lane, const De
     uint32_t mask = d->swizzle / d->atom - 1; /* 128 bytes: 7, or 3 with the 32-byte atom */
     at ^= (at >> 7 & mask) * d->atom;
     if (at < SHARED_RESERVED || at - SHARED_RESERVED + 16 > w->launch->shared_size) {
-        fault(w, o, FAULT_SHARED_BOUNDS, lane, w->cta->rank << 24 | at, 16, 0);
+        fault(w, o, FAULT_SHARED_BOUNDS, lane, d->rank << 24 | at, 16, 0);
         return 0;
     }
-    return w->launch->window + (size_t)w->cta->rank * SHARED_SLICE + at;
+    return w->launch->window + (size_t)d->rank * SHARED_SLICE + at;
 }
 
 /* Rows [first, first + rows) of a K-major matrix: `bytes` of each, packed one after the other. */

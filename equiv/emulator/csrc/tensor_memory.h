@@ -45,9 +45,9 @@ static int tensor_relinquish(Warp *w, const Op *o) {
     return NEXT;
 }
 
-/* Whether `count` columns from the address's are allocated. */
-static int tensor_check(Warp *w, const Op *o, uint32_t lane, uint32_t address, uint32_t count) {
-    const struct Tensor *t = w->cta->tensor;
+/* Whether `count` columns from the address's are allocated in a CTA. */
+static int tensor_check(Warp *w, const Op *o, uint32_t lane, const Cta *c, uint32_t address, uint32_t count) {
+    const struct Tensor *t = c->tensor;
     uint32_t first = address & 0xffff, last = first + count - 1, ok = t && last < TENSOR_COLUMNS && address >> 16 < TENSOR_LANES;
     for (uint32_t unit = first / TENSOR_UNIT; ok && unit <= last / TENSOR_UNIT; unit++) ok = t->used[unit];
     return ok ? NEXT : matrix_fault(w, o, lane, PROBLEM_NOT_ALLOCATED, address, count);
@@ -71,8 +71,8 @@ static int tensor_access(Warp *w, const Op *o, const TensorMove *t) {
     uint32_t repeat = t->bits <= 64 ? 1 : t->bits / 64; /* registers for each step of the columns */
     uint32_t columns = t->count / repeat * per * scale;
     if (lane / 32 != w->id % 4 || lane % t->rows) return matrix_fault(w, o, 0, PROBLEM_LANE_ACCESS, t->address, w->id % 4 * 32);
-    if (tensor_check(w, o, 0, t->address, columns)) return FAULT;
-    return t->bits == 0 ? tensor_check(w, o, 0, t->address + t->split, columns) : NEXT;
+    if (tensor_check(w, o, 0, w->cta, t->address, columns)) return FAULT;
+    return t->bits == 0 ? tensor_check(w, o, 0, w->cta, t->address + t->split, columns) : NEXT;
 }
 
 static int tensor_load(Warp *w, const Op *o, const TensorMove *t, uint32_t *const *d) {
@@ -102,21 +102,32 @@ static int tensor_store(Warp *w, const Op *o, const TensorMove *t, const uint32_
     return NEXT;
 }
 
-/* tcgen05.cp: rows of `bits` from shared memory to lanes. spread: 0 row r to lane r; 4 32 rows to all four quarters; 2 64 rows,
- * the first 32 to quarters 0 and 2, the others to 1 and 3 (02_13); 1 the first 32 to quarters 0 and 1 (01_23). */
-static int tensor_copy(Warp *w, const Op *o, uint32_t lane, uint32_t address, uint64_t descriptor, uint32_t rows, uint32_t bits,
-                       uint32_t spread) {
-    Descriptor d;
-    uint8_t buffer[128 * 32];
-    uint32_t bytes = bits / 8, column = address & 0xffff;
-    if (address >> 16) return matrix_fault(w, o, lane, PROBLEM_LANE_ACCESS, address, 0);
-    if (descriptor_tensor(w, o, lane, descriptor, &d)) return FAULT;
-    if (d.atom == 32) return matrix_fault(w, o, lane, PROBLEM_SWIZZLE, descriptor, 1);
-    if (tensor_check(w, o, lane, address, bytes / 4) || gather_rows(w, o, lane, &d, 0, rows, bytes, buffer)) return FAULT;
-    for (uint32_t to = 0; to < TENSOR_LANES; to++) {
-        uint32_t quarter = to / 32, half = spread == 4 ? 0 : spread == 2 ? quarter % 2 : quarter / 2;
-        uint32_t row = spread == 0 ? to : half * 32 + to % 32;
-        memcpy(&w->cta->tensor->word[to][column], buffer + row * bytes, bytes);
+/* CTA `number` of the `pair` CTAs (1 or 2) that an instruction works on, or 0 after a fault: the even one must issue it. */
+static Cta *pair_member(Warp *w, const Op *o, uint32_t lane, uint32_t pair, uint32_t number) {
+    uint32_t rank = w->cta->rank;
+    if (pair == 2 && (rank % 2 || rank + 1 >= w->launch->cluster_size)) {
+        matrix_fault(w, o, lane, PROBLEM_PAIR, rank, w->launch->cluster_size);
+        return 0;
+    }
+    return &w->launch->ctas[rank + number];
+}
+
+/* tcgen05.cp: rows of `bits` from shared memory to lanes, in each CTA of a pair from its own. */
+static int tensor_copy(Warp *w, const Op *o, uint32_t lane, const TensorCopy *t) {
+    uint32_t bytes = t->bits / 8, column = t->address & 0xffff;
+    if (t->address >> 16) return matrix_fault(w, o, lane, PROBLEM_LANE_ACCESS, t->address, 0);
+    for (uint32_t number = 0; number < t->pair; number++) {
+        Descriptor d;
+        uint8_t buffer[128 * 32];
+        const Cta *c = pair_member(w, o, lane, t->pair, number);
+        if (!c || descriptor_tensor(w, o, lane, c->rank, t->descriptor, &d)) return FAULT;
+        if (d.atom == 32) return matrix_fault(w, o, lane, PROBLEM_SWIZZLE, t->descriptor, 1);
+        if (tensor_check(w, o, lane, c, t->address, bytes / 4) || gather_rows(w, o, lane, &d, 0, t->rows, bytes, buffer)) return FAULT;
+        for (uint32_t to = 0; to < TENSOR_LANES; to++) {
+            uint32_t quarter = to / 32, half = t->spread == 4 ? 0 : t->spread == 2 ? quarter % 2 : quarter / 2;
+            uint32_t row = t->spread == 0 ? to : half * 32 + to % 32;
+            memcpy(&c->tensor->word[to][column], buffer + row * bytes, bytes);
+        }
     }
     return NEXT;
 }

@@ -75,14 +75,15 @@ def _wgmma(depth: int, from_registers: bool, mods: Mods) -> str:  # noqa: FBT001
     wide = _BYTES[mods["atype"]] == 2
     turned_a, turned_b = "ta != 0" if wide and not from_registers else "0", "tb != 0" if wide else "0"
     a, at = ("a", "0") if from_registers else ("0", "a_[0]")
+    fields = f"{models.number(name)} /* {name} */, {mods['columns']}, c_ != 0, sa != 1, sb != 1, {turned_a}, {turned_b}"
+    fields += f", {a}, {at}, b_[0]"
     return "\n".join([
         "if (whole_warp(w, o, m) || uniform64(w, o, b_)) return FAULT;",
         "if (c_ && c_ != FULL) return matrix_fault(w, o, 0, PROBLEM_UNIFORM, c_, 0);",
         "if ((sa != 1 && sa != ~0ull) || (sb != 1 && sb != ~0ull)) return matrix_fault(w, o, 0, PROBLEM_NEGATE, 0, 0);",
         targets(int(mods["results"])),
         sources("a", 4) if from_registers else "if (uniform64(w, o, a_)) return FAULT;",
-        f"const Wgmma g = {{{models.number(name)} /* {name} */, {mods['columns']}, c_ != 0, sa != 1, sb != 1, {turned_a},"
-        f" {turned_b}, {a}, {at}, b_[0]}};",
+        f"const Wgmma g = {{{fields}}};",
         f"return {UNIT}wgmma(w, o, &g, d);",
     ])  # fmt: skip
 

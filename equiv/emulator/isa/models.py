@@ -1,4 +1,4 @@
-"""Numbers of the matrix models that handlers name: each is an entry of the C table `MODELS`, in the order of `names()`."""
+"""Numbers of the matrix models that handlers name: entries of the C table `MODELS`, in the order of `names()`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def wgmma_name(k: str, d: str, a: str, b: str) -> str:
     return f"wgmma.mma_async.sync.aligned.m64n8k{k}.{d}.{a}.{b}"
 
 
-def tensor_name(kind: str, d: str, a: str, b: str, scale: str = "", block: int = 0) -> str:
+def tensor_name(kind: str, d: str, a: str, b: str, *, scale: str = "", block: int = 0) -> str:
     """A `tcgen05.mma` of one CTA."""
     scaled = f".block_scale.block{block}" if scale else ""
     return f"tcgen05.mma.cta_group::1.kind::{kind}{scaled}.{d}.{a}.{b}" + (f".{scale}" if scale else "")
@@ -69,7 +69,7 @@ def tensor_names() -> dict[tuple[int, int, int, int, int, int], str]:
                     scales = [(1, 32)] + ([(1, 16), (0, 16)] if kind == "mxf4nvf4" else [])
                     for code, block in scales:
                         key = (number, d_code, a_code, b_code, code, int(block == 16))
-                        found[key] = tensor_name(kind, d, a, b, SCALE_CODES[code], block)
+                        found[key] = tensor_name(kind, d, a, b, scale=SCALE_CODES[code], block=block)
     return found
 
 

@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from equiv.emulator.isa.table import TYPE_BITS
-from equiv.emulator.reference.integers import combined
+from equiv.emulator.reference.conversions import cvt, cvt_known, narrow, relu, saturated, widen, word
+from equiv.emulator.reference.integers import ONES, combined
 from equiv.rounding import arithmetic as fp
 from equiv.rounding import special
-from equiv.rounding.conversions import CONVERSIONS, Mode
+from equiv.rounding.conversions import Mode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,39 +28,6 @@ if TYPE_CHECKING:
 HALVES = frozenset({"f16", "bf16", "f16x2", "bf16x2"})
 _ONE = np.uint32(0x3F800000)
 _EXTREMES = {"min": fp.minimum, "max": fp.maximum}
-
-
-def _word(x: Array) -> npt.NDArray[np.uint32]:
-    return np.asarray(x).astype(np.uint32)
-
-
-def _saturated(x: Array) -> Array:
-    """`.sat`: NaN, and everything up to +0, gives +0; everything above one gives one."""
-    return np.where(fp.is_nan(x) | ((x & fp.SIGN) != 0), np.uint32(0), np.minimum(x, _ONE))
-
-
-def _relu(x: Array, sign: int) -> Array:
-    return np.where((x & sign) != 0, 0, x)
-
-
-def _clamped(x: Array, limit: int) -> Array:
-    """`.satfinite` of a 16-bit format: magnitudes above its largest finite number, Inf included, become that."""
-    return np.where(~fp.is_nan(x) & ((x & fp.MAGNITUDE) > limit), x & fp.SIGN | np.uint32(limit), x)
-
-
-def _widen(x: Array, kind: str) -> Array:
-    if kind == "f32":
-        return _word(x)
-    if kind == "bf16":
-        return _word(x) << np.uint32(16)
-    return CONVERSIONS[f"f32.{kind}"](np.asarray(x).astype(np.uint16 if kind == "f16" else np.uint8))
-
-
-def _narrow(x: Array, kind: str, rounding: str = "rn") -> Array:
-    """Float32 to one half; `rz` exists for bf16 only."""
-    if rounding == "rz":
-        return np.where(fp.is_nan(x), np.uint32(0x7FFF), x >> np.uint32(16))
-    return CONVERSIONS[f"{kind}.f32.rn"](x).astype(np.uint32)
 
 
 def _one(operation: str, mods: Mods, *sources: Array) -> Array:
@@ -78,7 +46,7 @@ def _one(operation: str, mods: Mods, *sources: Array) -> Array:
             "mad": fp.fma,
         }
         result = functions[operation](*sources, mode=mode, ftz=ftz)
-    return _saturated(result) if mods.get("sat") else result
+    return saturated(result) if mods.get("sat") else result
 
 
 def _half(operation: str, mods: Mods, *sources: Array) -> Array:
@@ -88,19 +56,25 @@ def _half(operation: str, mods: Mods, *sources: Array) -> Array:
     def flush(x: Array) -> Array:
         return np.where((x & 0x7C00) == 0, x & 0x8000, x) if flushed else x
 
-    wide = [_widen(flush(x), kind) for x in sources]
+    flushed_sources = [flush(x) for x in sources]
+    wide = [widen(x, kind) for x in flushed_sources]
     if operation in _EXTREMES:
-        result = _narrow(_extreme(operation, mods, *wide), kind)
+        signed = bool(mods.get("xorsign"))
+        plain = {**mods, "xorsign": "", "abs": "", "ftz": ""}
+        result = narrow(_extreme(operation, plain, *(x & fp.MAGNITUDE if signed else x for x in wide)), kind)
+        if signed:  # the signs are those of the codes, a NaN's included
+            a, b = flushed_sources
+            result = np.where(result == 0x7FFF, result, result | (a ^ b) & 0x8000)
     else:
         if operation == "mul":
             wide.append((wide[0] ^ wide[1]) & fp.SIGN)  # adding a zero of its sign changes nothing
         elif operation != "fma":
             wide = [wide[0], np.full_like(wide[0], _ONE), fp.negate(wide[1]) if operation == "sub" else wide[1]]
-        result = _narrow(_to_odd(*wide), kind)
+        result = narrow(_to_odd(*wide), kind)
     result = flush(result)
     if mods.get("sat"):
-        result = _narrow(_saturated(_widen(result, kind)), kind)
-    return _relu(result, 0x8000) if mods.get("relu") else result
+        result = narrow(saturated(widen(result, kind)), kind)
+    return relu(result, 0x8000) if mods.get("relu") else result
 
 
 def _to_odd(a: Array, b: Array, c: Array) -> Array:
@@ -125,7 +99,7 @@ def _extreme(operation: str, mods: Mods, *sources: Array) -> Array:
 
 
 def _parts(x: Array, bits: int) -> tuple[Array, Array]:
-    return _word(x & np.uint64((1 << bits) - 1)), _word(x >> np.uint64(bits))
+    return word(x & np.uint64((1 << bits) - 1)), word(x >> np.uint64(bits))
 
 
 def _arithmetic(operation: str) -> Callable[[Mods], Vector]:
@@ -148,24 +122,31 @@ def _arithmetic(operation: str) -> Callable[[Mods], Vector]:
             return packed
         if "type" not in mods:  # the last operand is f32, the others are halves
             kind = mods["atype"]
-            return lambda *sources: one(operation, mods, *(_widen(x, kind) for x in sources[:-1]), _word(sources[-1]))
-        return lambda *sources: one(operation, mods, *map(_word, sources))
+            return lambda *sources: one(operation, mods, *(widen(x, kind) for x in sources[:-1]), word(sources[-1]))
+        return lambda *sources: one(operation, mods, *map(word, sources))
 
     return find
 
 
 def _sign(operation: str) -> Callable[[Mods], Vector]:
+    """The sign bit alone, after which a NaN is canonical."""
+
     def find(mods: Mods) -> Vector:
         kind = mods["type"]
-        bits = TYPE_BITS[kind]
-        sign = 1 << bits - 1 | (1 << bits // 2 - 1 if kind.endswith("x2") else 0)
+        half = kind.removesuffix("x2")
+        sign = 0x8000_0000 if kind == "f32" else 0x8000
 
-        def lanes(a: Array) -> Array:
-            wide: npt.NDArray[np.uint64] = np.asarray(fp.flush(_word(a)) if mods.get("ftz") else a).astype(np.uint64)
-            kept = wide & np.uint64(~sign & (1 << bits) - 1)
-            return wide ^ np.uint64(sign) if operation == "neg" else kept
+        def one(x: Array) -> Array:
+            if mods.get("ftz"):
+                x = fp.flush(x) if kind == "f32" else np.where((x & 0x7C00) == 0, x & 0x8000, x)
+            changed = word(x ^ np.uint32(sign) if operation == "neg" else x & np.uint32(sign - 1))
+            if kind == "f32":
+                return fp.canonical(changed)
+            return np.where(fp.is_nan(widen(changed, half)), np.uint32(0x7FFF), changed)
 
-        return lanes
+        if kind.endswith("x2"):
+            return lambda a: one(word(a) & np.uint32(0xFFFF)) | one(word(a) >> np.uint32(16)) << np.uint32(16)
+        return lambda a: one(word(a))
 
     return find
 
@@ -174,7 +155,7 @@ def _compare(mods: Mods) -> Callable[[Array, Array], Array]:
     kind, relation, ftz = mods["type"], mods["cmp"], bool(mods.get("ftz"))
 
     def lanes(a: Array, b: Array) -> Array:
-        x, y = _widen(a, kind), _widen(b, kind)
+        x, y = widen(a, kind), widen(b, kind)
         unordered = fp.is_nan(x) | fp.is_nan(y)
         if relation in {"num", "nan"}:
             return unordered if relation == "nan" else ~unordered
@@ -208,19 +189,19 @@ def _setp(mods: Mods) -> Vector:
 def _set(mods: Mods) -> Vector:
     compare = _compare(mods)
     combine: Vector = np.frompyfunc(combined(mods), 2, 1)
-    one = 0x3F800000 if mods["dtype"] == "f32" else 0xFFFF_FFFF
+    one = ONES.get(mods["dtype"], 0xFFFF_FFFF)
     return lambda a, b, c=0: combine(compare(a, b), c) * one
 
 
 def _testp(mods: Mods) -> Vector:
     def lanes(a: Array) -> Array:
-        x = _word(a) & fp.MAGNITUDE
+        x = word(a) & fp.MAGNITUDE
         found: dict[str, Array] = {
             "finite": x < fp.INF,
             "infinite": x == fp.INF,
             "number": x <= fp.INF,
             "notanumber": x > fp.INF,
-            "normal": (x < fp.INF) & (x >= 0x800000),
+            "normal": (x < fp.INF) & ((x >= 0x800000) | (x == 0)),
             "subnormal": (x < 0x800000) & (x != 0),
         }
         return found[mods["what"]]
@@ -234,181 +215,28 @@ def _approximate(operation: str) -> Callable[[Mods], Vector]:
         "rsqrt": special.rsqrt,
         "sqrt": special.sqrt,
         "ex2": special.ex2,
+        "lg2": special.lg2,
     }
 
     def find(mods: Mods) -> Vector:
         if mods.get("rnd"):
-            return lambda *sources: _one(operation, mods, *map(_word, sources))
-        ftz = bool(mods["ftz"])
+            return lambda *sources: _one(operation, mods, *map(word, sources))
+        ftz = bool(mods.get("ftz"))
         if operation == "div":
             divide = special.div_full if "full" in mods else special.div_approx
-            return lambda a, b: divide(_word(a), _word(b), ftz=ftz)
-        return lambda a: functions[operation](_word(a), ftz=ftz)
+            return lambda a, b: divide(word(a), word(b), ftz=ftz)
+        if operation == "tanh":
+            return lambda a: special.tanh(word(a))
+        return lambda a: functions[operation](word(a), ftz=ftz)
 
     return find
 
 
-def _integral(x: Array, rounding: str, *, ftz: bool) -> Array:
-    function: Vector = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}[rounding]
-    with np.errstate(invalid="ignore"):
-        result = fp.canonical(function(fp.floats(fp.flush(x) if ftz else x)).view(np.uint32))
-    return fp.flush(result) if ftz else result
-
-
-def _to_integer(mods: Mods) -> Vector:
-    bits, signed = TYPE_BITS[mods["dtype"]], mods["dtype"][0] == "s"
-    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
-    nan = 1 << 63 if bits == 64 else 0  # the top bit alone in 64 bits, else zero
-
-    def one(value: float) -> int:
-        if value != value:  # noqa: PLR0124  NaN
-            return nan
-        if value in {np.inf, -np.inf}:
-            return high if value > 0 else low
-        return min(max(int(value), low), high)
-
-    lanes, rounding, ftz = np.frompyfunc(one, 1, 1), mods["rnd"], bool(mods.get("ftz"))
-
-    def converted(a: Array) -> Array:
-        with np.errstate(invalid="ignore"):
-            return np.asarray(lanes(fp.floats(_integral(_widen(a, mods["atype"]), rounding, ftz=ftz)).tolist()))
-
-    return converted
-
-
-def _from_integer(mods: Mods) -> Vector:
-    """A 32-bit integer is exact in float64; a 64-bit one is rounded to nearest from its bits."""
-    mode, kind, wide = Mode(mods["rnd"]), mods["dtype"], TYPE_BITS[mods["atype"]] == 64
-
-    def one(value: int) -> int:
-        return int(fp.bits_of(_nearest_single(value))) if wide else _rounded(float(value), mode, kind)
-
-    lanes = np.frompyfunc(one, 1, 1)
-
-    def converted(a: Array) -> Array:
-        bits = _word(np.asarray(lanes(a)))
-        return _saturated(bits) if mods.get("sat") else bits
-
-    return converted
-
-
-def _nearest_single(value: int) -> float:
-    """A 64-bit integer as the float32 nearest to it, ties to even, held in a float64."""
-    size = abs(value)
-    drop = max(size.bit_length() - 24, 0)
-    kept, rest = size >> drop, size & (1 << drop) - 1
-    half = 1 << drop - 1 if drop else 0
-    kept += bool(drop and (rest > half or (rest == half and kept & 1)))
-    return float(kept << drop) * (-1 if value < 0 else 1)
-
-
-def _rounded(total: float, mode: Mode, kind: str) -> int:
-    """An exact float64 as float32 in a directed mode, or as a half, rounded once by way of round-to-odd."""
-    nearest = np.float32(total)
-    left = total - float(nearest)
-    if kind != "f32":
-        toward = nearest if abs(float(nearest)) <= abs(total) else np.nextafter(nearest, np.float32(0))
-        odd = int(fp.bits_of(toward)) | int(left != 0)
-        return int(_narrow(np.array([odd], np.uint32), kind)[0])
-    up = mode is Mode.RP or (mode is Mode.RZ and total < 0)
-    down = mode is Mode.RM or (mode is Mode.RZ and total > 0)
-    if left > 0 and up:
-        nearest = np.nextafter(nearest, np.float32(np.inf))
-    if left < 0 and down:
-        nearest = np.nextafter(nearest, np.float32(-np.inf))
-    return int(fp.bits_of(nearest))
-
-
-def _to_half(mods: Mods) -> Vector:
-    kind, limit = mods["dtype"].removesuffix("x2"), {"f16": 0x477FE000, "bf16": 0x7F7F0000}
-
-    def one(a: Array) -> Array:
-        x = _word(a)
-        x = fp.flush(x) if mods.get("ftz") else x
-        x = _saturated(x) if mods.get("sat") else x
-        x = _clamped(x, limit[kind]) if mods.get("satfinite") else x
-        result = _narrow(x, kind, mods["rnd"])
-        return _relu(result, 0x8000) if mods.get("relu") else result
-
-    return one if kind == mods["dtype"] else lambda a, b: one(a) << 16 | one(b)
-
-
-def _to_tiny(mods: Mods) -> Vector:
-    """Two values into a register of codes, from two float32 or from packed halves."""
-    kind, source = mods["dtype"].removesuffix("x2"), mods["atype"]
-    scale, width = kind == "ue8m0", 4 if kind == "e2m1" else 8
-    name = f"{kind}.f32.{mods['rnd']}" + (".satfinite" if mods["satfinite"] else "")
-
-    def one(x: Array) -> Array:
-        x = np.where(~fp.is_nan(x) & ((x & fp.SIGN) != 0), np.uint32(0), x) if mods.get("relu") else x
-        return CONVERSIONS[name](x & fp.MAGNITUDE if scale else x).astype(np.uint32)
-
-    if source == "f32":
-        return lambda a, b: one(_word(a)) << width | one(_word(b))
-    half = source.removesuffix("x2")
-    return lambda a: one(_widen(a >> np.uint64(16), half)) << width | one(_widen(a & np.uint64(0xFFFF), half))
-
-
-def _from_tiny(mods: Mods) -> Vector:
-    kind, target = mods["atype"].removesuffix("x2"), mods["dtype"].removesuffix("x2")
-    width = 4 if kind == "e2m1" else 8
-
-    def one(code: Array) -> Array:
-        wide = _widen(code & np.uint64((1 << width) - 1), kind)
-        result = _narrow(wide, target)
-        return _relu(result, 0x8000) if mods.get("relu") else result
-
-    return lambda a: one(a >> np.uint64(width)) << 16 | one(a)
-
-
-def _tf32(_: Mods) -> Vector:
-    return lambda a: np.where(
-        (_word(a) & fp.INF) == fp.INF, _word(a), _word(a) + np.uint32(0x1000) & np.uint32(0xFFFFE000)
-    )
-
-
-def _float_to_float(mods: Mods) -> Vector:
-    ftz = bool(mods.get("ftz"))
-
-    def lanes(a: Array) -> Array:
-        x = _word(a)
-        if mods["atype"] == "f16":
-            x = np.where((x & 0x7C00) == 0, x & 0x8000, x) if ftz else x
-            x = _widen(x, "f16")
-        elif mods["atype"] == "bf16":
-            x = _widen(x, "bf16")
-        else:
-            x = fp.flush(x) if ftz else x
-            x = _integral(x, mods["rnd"], ftz=False) if mods.get("rnd") else x
-        return _saturated(x) if mods.get("sat") else x
-
-    return lanes
-
-
-def _cvt(mods: Mods) -> Vector:
-    target, source = mods["dtype"], mods["atype"]
-    if source[0] in "us" and source[1:].isdigit():
-        return _from_integer(mods)
-    if target[0] in "us" and target[1:].isdigit():
-        return _to_integer(mods)
-    if target == "tf32":
-        return _tf32(mods)
-    if target == "f32":
-        return _float_to_float(mods)
-    if source.removesuffix("x2") in {"e4m3", "e5m2", "e2m1", "ue8m0"}:
-        return _from_tiny(mods)
-    if target.removesuffix("x2") in {"e4m3", "e5m2", "e2m1", "ue8m0"}:
-        return _to_tiny(mods)
-    if source == "f32":
-        return _to_half(mods)
-    return lambda a: _narrow(_widen(a, source), target)
-
-
 FLOATS: dict[str, Callable[[Mods], Vector]] = {
     **{name: _arithmetic(name) for name in ("add", "sub", "mul", "fma", "mad", "min", "max")},
-    **{name: _approximate(name) for name in ("div", "rcp", "sqrt", "rsqrt", "ex2")},
-    "neg": _sign("neg"), "abs": _sign("abs"), "setp": _setp, "set": _set, "testp": _testp, "cvt": _cvt,
-    "copysign": lambda _: lambda a, b: _word(a) & fp.SIGN | _word(b) & fp.MAGNITUDE,
+    **{name: _approximate(name) for name in ("div", "rcp", "sqrt", "rsqrt", "ex2", "lg2", "tanh")},
+    "neg": _sign("neg"), "abs": _sign("abs"), "setp": _setp, "set": _set, "testp": _testp, "cvt": cvt,
+    "copysign": lambda _: lambda a, b: word(a) & fp.SIGN | word(b) & fp.MAGNITUDE,
 }  # fmt: skip
 """Base name -> spellings -> what all lanes compute."""
 
@@ -416,6 +244,18 @@ FLOATS: dict[str, Callable[[Mods], Vector]] = {
 def is_float(mods: Mods) -> bool:
     """Whether these spellings are a float instruction's: its type, or one end of its conversion, is a float format."""
     kinds = {mods.get("type", ""), mods.get("dtype", "") if "atype" in mods else "", mods.get("atype", "")}
-    return any(
-        kind and not (kind[0] in "usb" and kind[1:].removesuffix("x2").isdigit()) for kind in kinds if kind != "pred"
-    )
+    return any(kind and not (kind[0] in "usb" and kind[1:].removesuffix("x2").isdigit()) for kind in kinds - {"pred"})
+
+
+def known(base: str, mods: Mods) -> bool:
+    """Whether `FLOATS` has the semantics of these spellings; the others must not be run through it."""
+    kind, rounding = mods.get("type", ""), mods.get("rnd", "")
+    if base == "cvt":
+        return cvt_known(mods)
+    if base in {"div", "rcp", "sqrt"} and rounding not in {"", "rn"}:
+        return False
+    if base in {"div", "rcp", "sqrt", "rsqrt", "ex2", "lg2", "tanh", "testp", "copysign"}:
+        return kind == "f32"
+    if base in {"setp", "set"}:
+        return kind in {"f32", "f16", "bf16"} and not (kind != "f32" and mods.get("ftz"))
+    return kind in HALVES | {"f32", "f32x2"} or (not kind and mods.get("atype") in {"f16", "bf16"})

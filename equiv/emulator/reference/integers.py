@@ -60,14 +60,22 @@ def _mul(mods: Mods) -> Lane:
 
 
 def _mad(mods: Mods) -> Lane:
-    bits = _bits(mods)
+    bits, kind = _bits(mods), mods["type"]
+    if mods.get("sat"):
+        return lambda a, b, c: _clamp((a * b >> bits) + c, kind)
     return (lambda a, b, c: (a * b >> bits) + c) if mods.get("side") == "hi" else lambda a, b, c: a * b + c
 
 
-def _mul24(mods: Mods) -> Lane:
+def _product24(mods: Mods) -> Callable[[int, int], int]:
+    shift = 16 if mods.get("side") == "hi" else 0
     if mods["type"] == "s32":
-        return lambda a, b: _signed(a, 24) * _signed(b, 24)
-    return lambda a, b: (a & 0xFFFFFF) * (b & 0xFFFFFF)
+        return lambda a, b: _signed(_signed(a, 24) * _signed(b, 24) >> shift, 32)
+    return lambda a, b: ((a & 0xFFFFFF) * (b & 0xFFFFFF) >> shift) & _WORD
+
+
+def _mad24(mods: Mods) -> Lane:
+    product, kind = _product24(mods), mods["type"]
+    return (lambda a, b, c: _clamp(product(a, b) + c, kind)) if mods.get("sat") else lambda a, b, c: product(a, b) + c
 
 
 def _quotient(a: int, b: int) -> int:
@@ -79,11 +87,31 @@ def _div(_: Mods) -> Lane:
 
 
 def _rem(_: Mods) -> Lane:
-    return lambda a, b: a - b * _quotient(a, b) if b else a
+    return lambda a, b: a - b * _quotient(a, b) if b else -1
 
 
 def _extreme(choose: Callable[..., int]) -> Callable[[Mods], Lane]:
-    return lambda mods: (lambda a, b: max(choose(a, b), 0)) if mods.get("relu") else choose
+    def find(mods: Mods) -> Lane:
+        relu, kind = bool(mods.get("relu")), mods["type"]
+
+        def one(a: int, b: int) -> int:
+            return max(choose(a, b), 0) if relu else choose(a, b)
+
+        if not kind.endswith("x2"):
+            return one
+
+        def pair(a: int, b: int) -> int:
+            low, high = (one(*(_half(x, shift, kind) for x in (a, b))) & 0xFFFF for shift in (0, 16))
+            return high << 16 | low
+
+        return pair
+
+    return find
+
+
+def _half(value: int, shift: int, kind: str) -> int:
+    half = value >> shift & 0xFFFF
+    return _signed(half, 16) if kind[0] == "s" else half
 
 
 def _shl(mods: Mods) -> Lane:
@@ -107,13 +135,19 @@ def _shf(mods: Mods) -> Lane:
     return lane
 
 
+def _field(start: int, length: int, bits: int) -> tuple[int, int]:
+    """A field's place as it counts: 8 bits of each number in a 32-bit instruction, all 32 in a 64-bit one."""
+    mask = 255 if bits == 32 else _WORD
+    return min(start & mask, bits), min(length & mask, bits)
+
+
 def _bfe(mods: Mods) -> Lane:
     bits, signed = _bits(mods), mods["type"][0] == "s"
 
     def lane(a: int, b: int, c: int) -> int:
-        start, length = b & 255, c & 255
+        start, length = _field(b, c, bits)
         if signed:
-            value = a >> min(start, bits)  # the sign goes on above the register's top bit
+            value = a >> start  # the sign goes on above the register's top bit
             return _signed(value, length) if length else 0
         return a >> start & ((1 << length) - 1)
 
@@ -124,7 +158,7 @@ def _bfi(mods: Mods) -> Lane:
     bits = _bits(mods)
 
     def lane(a: int, b: int, c: int, e: int) -> int:
-        start, length = c & 255, e & 255
+        start, length = _field(c, e, bits)
         keep = ((1 << length) - 1) << start & (1 << bits) - 1
         return b & ~keep | a << start & keep
 
@@ -166,13 +200,16 @@ def _prmt(mods: Mods) -> Lane:
     return lane
 
 
-def _lop3(_: Mods) -> Lane:
-    def lane(a: int, b: int, c: int, e: int) -> int:
+def _lop3(mods: Mods) -> Lane:
+    """Any function of three bits, given by its table; with a `.bool` also whether the result, combined, is not zero."""
+    combine = combined(mods)
+
+    def lane(a: int, b: int, c: int, e: int, q: int | None = None) -> int | tuple[int, int]:
         result = 0
         for i in range(8):
             if e >> i & 1:
                 result |= (a if i & 4 else ~a) & (b if i & 2 else ~b) & (c if i & 1 else ~c)
-        return result
+        return result if q is None else (result, combine(result & _WORD != 0, q))
 
     return lane
 
@@ -207,6 +244,8 @@ def _dp2a(mods: Mods) -> Lane:
     return lambda a, b, c: c + sum(_part(a, 16, i, first) * _part(b, 8, i + half, second) for i in range(2))
 
 
+ONES = {"f32": 0x3F80_0000, "f16": 0x3C00, "bf16": 0x3F80}
+"""What `set` gives for true in a float format; in an integer one it is all ones."""
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
     "lo": operator.lt, "ls": operator.le, "hi": operator.gt, "hs": operator.ge,
@@ -234,8 +273,47 @@ def _setp(mods: Mods) -> Lane:
 
 
 def _set(mods: Mods) -> Lane:
-    compare, combine, one = _COMPARE[mods["cmp"]], combined(mods), 0x3F800000 if mods["dtype"] == "f32" else -1
+    compare, combine, one = _COMPARE[mods["cmp"]], combined(mods), ONES.get(mods["dtype"], -1)
     return lambda a, b, c=0: one if combine(compare(a, b), c) else 0
+
+
+def _slct(mods: Mods) -> Lane:
+    if mods["ctype"] == "s32":
+        return lambda a, b, c: a if c >= 0 else b
+
+    def lane(a: int, b: int, c: int) -> int:
+        magnitude = c & 0x7FFF_FFFF
+        zero = magnitude < 0x80_0000 if mods["ftz"] else magnitude == 0
+        return a if magnitude <= 0x7F80_0000 and (zero or c == magnitude) else b
+
+    return lane
+
+
+def _find_nth(_: Mods) -> Lane:
+    """The place of the n-th set bit from a position, downwards for negative n; all ones if there is none."""
+
+    def lane(a: int, b: int, c: int) -> int:
+        start, count = _signed(b, 32), _signed(c, 32)
+        if count == 0:
+            return b if b < 32 and a >> b & 1 else -1
+        places = range(start, 32) if count > 0 else range(start, -1, -1)
+        found = [i for i in places if a >> i & 1] if 0 <= start < 32 else []
+        return found[abs(count) - 1] if len(found) >= abs(count) else -1
+
+    return lane
+
+
+def _szext(mods: Mods) -> Lane:
+    signed, clamp = mods["type"] == "s32", mods["mode"] == "clamp"
+
+    def lane(a: int, b: int) -> int:
+        if clamp and b > 31:
+            return a
+        length = b & 31
+        low = a & (1 << length) - 1
+        return _signed(low, length) if signed and length else low
+
+    return lane
 
 
 def _cvt(mods: Mods) -> Lane:
@@ -265,14 +343,14 @@ def _mapa(mods: Mods) -> Lane:
 
 
 INTEGERS: dict[str, Callable[[Mods], Lane]] = {
-    "add": _add, "sub": _sub, "mul": _mul, "mad": _mad, "mul24": _mul24, "div": _div, "rem": _rem,
+    "add": _add, "sub": _sub, "mul": _mul, "mad": _mad, "mul24": _product24, "mad24": _mad24, "div": _div, "rem": _rem,
     "min": _extreme(min), "max": _extreme(max), "neg": lambda _: operator.neg, "abs": lambda _: abs,
     "sad": lambda _: lambda a, b, c: c + abs(a - b), "and": lambda _: operator.and_, "or": lambda _: operator.or_,
     "xor": lambda _: operator.xor, "not": lambda _: operator.invert, "cnot": lambda _: lambda a: int(a == 0),
     "lop3": _lop3, "shl": _shl, "shr": _shr, "shf": _shf, "bfe": _bfe, "bfi": _bfi, "bmsk": _bmsk, "prmt": _prmt,
     "popc": lambda _: int.bit_count, "clz": lambda mods: lambda a: _bits(mods) - a.bit_length(), "bfind": _bfind,
     "brev": _brev, "dp4a": _dp4a, "dp2a": _dp2a, "setp": _setp, "set": _set,
-    "selp": lambda _: lambda a, b, c: a if c else b, "slct": lambda _: lambda a, b, c: a if c >= 0 else b,
+    "selp": lambda _: lambda a, b, c: a if c else b, "slct": _slct, "fns": _find_nth, "szext": _szext,
     "cvt": _cvt, "cvta": _cvta, "isspacep": _isspacep, "mapa": _mapa,
     "getctarank": lambda _: lambda a: (a & _WORD) >> 24, "createpolicy": lambda _: lambda: 0,
 }  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from equiv.emulator.isa.table import TYPE_BITS
-from equiv.emulator.reference.floats import FLOATS, is_float
+from equiv.emulator.reference.floats import FLOATS, is_float, known
 from equiv.emulator.reference.integers import INTEGERS
 from equiv.emulator.reference.machine import FULL, LANES
 from equiv.errors import UnknownInstructionError
@@ -174,16 +174,21 @@ def _lane(
 ) -> Callable[..., tuple[Values, ...]]:
     if base == "mov":
         return _move(results)
-    if base in FLOATS and is_float(mods):
+    unknown = UnknownInstructionError(
+        instruction.opcode, "the portable engine has no semantics for it", instruction.line
+    )
+    if is_float(mods) and base not in {"selp", "slct"}:
+        if base not in FLOATS or not known(base, mods):
+            raise unknown
         vector = FLOATS[base](mods)
 
         def floats(*sources: Values) -> tuple[Values, ...]:
             found = vector(*(np.array(source, object if min(source) < 0 else np.uint64) for source in sources))
             several = found if isinstance(found, tuple) else (found,)
-            return tuple(np.broadcast_to(one, (LANES,)).tolist() for one in several)
+            return tuple(np.broadcast_to(one, (LANES,)).tolist() for one in several[: len(results)])
 
         return floats
-    if base in INTEGERS:
+    if base in INTEGERS and "pack" not in mods:  # cvt.pack
         scalar = INTEGERS[base](mods)
 
         def integers(*sources: Values) -> tuple[Values, ...]:
@@ -193,7 +198,7 @@ def _lane(
             return tuple(map(list, zip(*found, strict=True))) if isinstance(found[0], tuple) else (found,)
 
         return integers
-    raise UnknownInstructionError(instruction.opcode, "the portable engine has no semantics for it", instruction.line)
+    raise unknown
 
 
 def _move(results: tuple[Operand, ...]) -> Callable[..., tuple[Values, ...]]:

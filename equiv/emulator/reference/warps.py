@@ -13,7 +13,7 @@ import numpy as np
 from equiv.emulator import faults
 from equiv.emulator.isa.table import TYPE_BITS
 from equiv.emulator.reference import spaces
-from equiv.emulator.reference.machine import FULL, LANES
+from equiv.emulator.reference.machine import LANES
 from equiv.emulator.reference.spaces import FaultError
 from equiv.emulator.reference.steps import Operand, lanes_of, mask_of
 from equiv.rounding import arithmetic as fp
@@ -152,13 +152,14 @@ def predicate_logic(warp: Warp, step: Step, mask: int, _: Observer | None) -> No
 
 def carry(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
     """`add.cc`, `addc`, `addc.cc`."""
-    a, b = (step.source(warp, name) for name in "ab")
-    total = [(x & FULL) + (y & FULL) for x, y in zip(a, b, strict=True)]
+    bits = TYPE_BITS[step.mods["type"]]
+    a, b = ([value & (1 << bits) - 1 for value in step.source(warp, name)] for name in "ab")
+    total = [x + y for x, y in zip(a, b, strict=True)]
     if step.base == "addc":
         total = [value + one for value, one in zip(total, warp.carry, strict=True)]
     _put(step, warp, mask, d=total)
     if step.mods.get("cc"):
-        warp.carry = [value >> 32 if mask >> lane & 1 else warp.carry[lane] for lane, value in enumerate(total)]
+        warp.carry = [value >> bits if mask >> lane & 1 else warp.carry[lane] for lane, value in enumerate(total)]
 
 
 def addresses(warp: Warp, step: Step, name: str) -> tuple[str, list[int]]:

@@ -1,4 +1,4 @@
-"""`ldmatrix`, `stmatrix`, `movmatrix` and `mma.sync`: every element where PTX says, products as the model computes them."""
+"""`ldmatrix`, `stmatrix`, `movmatrix`, `mma.sync`: each element where PTX says, products as the model has them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TILE = np.arange(4 * 64, dtype=np.uint16).reshape(4, 8, 8) + 1000
 
 
 def _load(instruction: str, registers: int, rows: str = "shl.b32 %r2, %r1, 4;") -> Array:
-    """Registers [r, 32] of an ldmatrix from four tiles of unique elements; `rows` sets %r2, the byte of a lane's row."""
+    """Registers [r, 32] of an ldmatrix from four tiles of unique elements; `rows` sets %r2, where a lane's row is."""
     out = np.zeros((registers, 32), np.uint32)
     source = aligned(512)
     source[:] = TILE.reshape(-1).view(np.uint8)
@@ -35,7 +35,9 @@ def _load(instruction: str, registers: int, rows: str = "shl.b32 %r2, %r1, 4;") 
     return out
 
 
-@pytest.mark.parametrize(("number", "registers"), [("x1", "{%r10}"), ("x2", "{%r10,%r11}"), ("x4", "{%r10,%r11,%r12,%r13}")])
+@pytest.mark.parametrize(
+    ("number", "registers"), [("x1", "{%r10}"), ("x2", "{%r10,%r11}"), ("x4", "{%r10,%r11,%r12,%r13}")]
+)
 def test_ldmatrix_gives_each_lane_two_elements_of_a_row_of_each_tile(number: str, registers: str) -> None:
     count = int(number[1:])
     got = _load(f"ldmatrix.sync.aligned.m8n8.{number}.shared.b16 {registers}, [%r2];", count)
@@ -94,7 +96,8 @@ def test_movmatrix_transposes_a_tile_in_registers() -> None:
 
 def _mma(opcode: str, a: Array, b: Array, c: Array, arch: str) -> Array:
     names = "%r{}"
-    sources, operands = {}, []
+    sources: dict[str, Array] = {}
+    operands = []
     at = 1
     for registers in (a_fragment(a), b_fragment(b), d_fragment(c)):
         used = [names.format(at + i) for i in range(len(registers))]
@@ -112,7 +115,8 @@ OPCODES = [
     for k, d, a, b in (
         (16, "f32", "f16", "f16"), (16, "f16", "f16", "f16"), (8, "f32", "f16", "f16"), (8, "f16", "f16", "f16"),
         (16, "f32", "bf16", "bf16"), (8, "f32", "bf16", "bf16"), (8, "f32", "tf32", "tf32"), (4, "f32", "tf32", "tf32"),
-        (32, "f32", "e4m3", "e5m2"), (32, "f16", "e5m2", "e4m3"), (16, "f32", "e4m3", "e4m3"), (16, "f16", "e5m2", "e5m2"),
+        (32, "f32", "e4m3", "e5m2"), (32, "f16", "e5m2", "e4m3"),
+        (16, "f32", "e4m3", "e4m3"), (16, "f16", "e5m2", "e5m2"),
     )
 ]  # fmt: skip
 
@@ -142,7 +146,9 @@ MMA = "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%r1,%r2,%r3,%r4}, {%r
 
 
 def test_a_warp_without_all_its_lanes_cannot_multiply() -> None:
-    with pytest.raises(EmulatorError, match="all 32 lanes of the warp must execute it together; lanes 0xffff0000 do not"):
+    with pytest.raises(
+        EmulatorError, match="all 32 lanes of the warp must execute it together; lanes 0xffff0000 do not"
+    ):
         run(module_text(MMA + "ret;", ()), [], LaunchConfig((1, 1, 1), (16, 1, 1)))
 
 

@@ -11,7 +11,7 @@ from tensor_lab import BASE, COMMIT, lab, unique
 from equiv.emulator.engine import LaunchConfig
 from equiv.errors import EmulatorError, UnknownInstructionError
 
-# Thread and value layouts of CuTe DSL's copy atoms (`layout_dst_tv` of tcgen05.Ld*Op), as (thread, value) -> (row, column)
+# Thread and value layouts of CuTe DSL's copy atoms (`layout_dst_tv` of tcgen05.Ld*Op): (thread, value) -> (row, column)
 # of one repetition, sizes from the fastest on. In the packed forms the column counts 16-bit elements.
 THREAD = np.arange(32)
 
@@ -63,9 +63,8 @@ def test_a_load_gives_each_thread_the_cells_of_its_shape(
     pack = ".pack::16b" if packed else ""
     imm = f", {split}" if shape == "16x32bx2" else ""
     stores = "".join(f"st.global.b32 [%rd3+{4 * i}], %w{i};" for i in range(count))
-    body = f"add.u32 %x, %ta, {(half << 16) + 3};" + (
-        f"tcgen05.ld.sync.aligned.{shape}.{number}{pack}.b32 {_vector(count)}, [%x]{imm}; tcgen05.wait::ld.sync.aligned;{stores}"
-    )
+    load = f"tcgen05.ld.sync.aligned.{shape}.{number}{pack}.b32 {_vector(count)}, [%x]{imm};"
+    body = f"add.u32 %x, %ta, {(half << 16) + 3}; {load} tcgen05.wait::ld.sync.aligned; {stores}"
     after, out = lab(body, state)
     np.testing.assert_array_equal(after, state)
     row, column = _cells(shape, count, packed=packed, split=split)
@@ -77,13 +76,15 @@ def test_a_load_gives_each_thread_the_cells_of_its_shape(
 
 @pytest.mark.parametrize(("shape", "number", "count"), [form for form in FORMS if form[2] <= 16])
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_store_writes_the_cells_of_its_shape_and_no_others(shape: str, number: str, count: int, *, packed: bool) -> None:
+def test_a_store_writes_the_cells_of_its_shape_and_no_others(
+    shape: str, number: str, count: int, *, packed: bool
+) -> None:
     state, split = unique(128), 40
     unpack = ".unpack::16b" if packed else ""
     imm = f"{split}, " if shape == "16x32bx2" else ""
     values = "".join(f"mad.lo.u32 %w{i}, %tid, 65599, {i * 77001};" for i in range(count))
-    body = f"{values} add.u32 %x, %ta, 5; tcgen05.st.sync.aligned.{shape}.{number}{unpack}.b32 [%x], {imm}{_vector(count)};"
-    after, _ = lab(body + "tcgen05.wait::st.sync.aligned;", state)
+    store = f"tcgen05.st.sync.aligned.{shape}.{number}{unpack}.b32 [%x], {imm}{_vector(count)};"
+    after, _ = lab(f"{values} add.u32 %x, %ta, 5; {store} tcgen05.wait::st.sync.aligned;", state)
     row, column = _cells(shape, count, packed=packed, split=split)
     want = state.copy()
     for warp in range(4):
@@ -105,11 +106,13 @@ def test_a_store_writes_the_cells_of_its_shape_and_no_others(shape: str, number:
     ],
 )
 @pytest.mark.parametrize("swizzle", ["none", "128"])
-def test_a_copy_puts_rows_of_shared_memory_into_lanes(shape: str, rows: int, size: int, source: object, swizzle: str) -> None:
+def test_a_copy_puts_rows_of_shared_memory_into_lanes(
+    shape: str, rows: int, size: int, source: object, swizzle: str
+) -> None:
     words = (np.arange(rows * size // 4, dtype=np.uint32) * np.uint32(2654435761)).reshape(rows, size // 4)
     image = aligned(1 << 15)
     lead, stride = (4096, 128) if swizzle == "none" else (16, 1024)
-    place(words, 0, swizzle, "K", lead, stride, image)
+    place(words, 0, (swizzle, "K"), (lead, stride), image)
     word = descriptor(BASE, lead, stride, TENSOR_CODE[swizzle], tensor=True)
     state = unique(64)
     body = f"add.u32 %x, %tm, 6; mov.b64 %rd9, {word}; @%pe tcgen05.cp.cta_group::1.{shape} [%x], %rd9; {COMMIT}"
@@ -119,29 +122,36 @@ def test_a_copy_puts_rows_of_shared_memory_into_lanes(shape: str, rows: int, siz
     np.testing.assert_array_equal(after, want)
 
 
+ALLOC = "@%p1 tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [slot],"
+LOAD = "tcgen05.ld.sync.aligned"
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("tcgen05.ld.sync.aligned.32x32b.x1.b32 {%w0}, [%tm];", r"warp ([123]) .*may only use lanes (\d+) to \2\+31"),
-        ("add.u32 %x, %ta, 524288; tcgen05.ld.sync.aligned.16x64b.x1.b32 {%w0}, [%x];", "from a multiple of the shape's rows"),
-        ("tcgen05.ld.sync.aligned.32x32b.x32.b32 {vector}, [%ta+40];", "32 columns from tensor memory address 0x00.00028 are not all allocated"),
-        ("add.u32 %x, %ta, %tid; tcgen05.ld.sync.aligned.32x32b.x1.b32 {%w0}, [%x];", "must be the same in all lanes"),
-        ("@%p1 tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [slot], 48;", "takes 32, 64, 128, 256 or 512"),
-        ("@%p1 tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [slot], 512;", "no room for 512 columns .* 448 are free"),
+        (f"{LOAD}.32x32b.x1.b32 {{%w0}}, [%tm];", r"warp ([123]) .*may only use lanes (\d+) to \2\+31"),
+        (f"add.u32 %x, %ta, 524288; {LOAD}.16x64b.x1.b32 {{%w0}}, [%x];", "from a multiple of the shape's rows"),
+        (f"{LOAD}.32x32b.x32.b32 {_vector(32)}, [%ta+40];", "32 columns from .* 0x00.00028 are not all allocated"),
+        (f"add.u32 %x, %ta, %tid; {LOAD}.32x32b.x1.b32 {{%w0}}, [%x];", "must be the same in all lanes"),
+        (f"{ALLOC} 48;", "takes 32, 64, 128, 256 or 512"),
+        (f"{ALLOC} 512;", "no room for 512 columns .* 448 are free"),
         ("@%p1 tcgen05.dealloc.cta_group::1.sync.aligned.b32 %tm, 32;", "does not start an allocation of 32 columns"),
-        ("@%p1 tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [slot], 32;", "32 columns of tensor memory are still allocated"),
-        ("@%p1 tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;"
-         "@%p1 tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [slot], 32;", "given up its right to allocate"),
+        (f"{ALLOC} 32;", "32 columns of tensor memory are still allocated"),
+        (
+            f"@%p1 tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned; {ALLOC} 32;",
+            "given up its right to allocate",
+        ),
     ],
-)  # fmt: skip
+)
 def test_misuse_of_tensor_memory_is_named(body: str, message: str) -> None:
     with pytest.raises(EmulatorError, match=message):
-        lab(body.replace("{vector}", _vector(32)), unique(64))
+        lab(body, unique(64))
 
 
 def test_tensor_memory_is_poisoned_when_it_is_allocated() -> None:
     body = """
-        .reg .b32 %tm; mov.u32 %r1, %tid.x; ld.param.b64 %rd1, [out]; mul.wide.u32 %rd2, %r1, 4; add.s64 %rd1, %rd1, %rd2;
+        .reg .b32 %tm; mov.u32 %r1, %tid.x; ld.param.b64 %rd1, [out];
+        mul.wide.u32 %rd2, %r1, 4; add.s64 %rd1, %rd1, %rd2;
         tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [slot], 32; ld.shared.b32 %tm, [slot];
         tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r2}, [%tm]; tcgen05.wait::ld.sync.aligned; st.global.b32 [%rd1], %r2;
         tcgen05.dealloc.cta_group::1.sync.aligned.b32 %tm, 32; ret;"""
@@ -157,9 +167,12 @@ def test_tensor_memory_is_poisoned_when_it_is_allocated() -> None:
         ("tcgen05.shift.cta_group::1.down [%r1];", "shifts of tensor memory are not emulated"),
         ("tcgen05.ld.red.sync.aligned.32x32b.x2.min.f32 {%r1,%r2}, %r3, [%r4];", "loads that reduce are not emulated"),
         ("tcgen05.mma.ws.cta_group::1.kind::f16 [%r1], %rd1, %rd2, %r2, %p1;", r"\.ws"),
-        ("tcgen05.mma.sp.cta_group::1.kind::f16 [%r1], %rd1, %rd2, [%r3], %r2, %p1;", "sparse matrices are not emulated"),
+        (
+            "tcgen05.mma.sp.cta_group::1.kind::f16 [%r1], %rd1, %rd2, [%r3], %r2, %p1;",
+            "sparse matrices are not emulated",
+        ),
         ("tcgen05.mma.cta_group::1.kind::i8 [%r1], %rd1, %rd2, %r2, %p1;", "emulated are the kinds f16, tf32"),
-        ("tcgen05.mma.cta_group::2.kind::f16 [%r1], %rd1, %rd2, %r2, %p1;", "CTA pairs are not emulated"),
+        ("tcgen05.mma.cta_group::2.kind::i8 [%r1], %rd1, %rd2, %r2, %p1;", "of CTA pairs emulated are the kinds f16"),
     ],
 )
 def test_what_is_not_emulated_is_refused_by_name(instruction: str, reason: str) -> None:

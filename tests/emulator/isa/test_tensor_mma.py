@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 from matrix_cases import Tile, tiles
@@ -12,7 +14,9 @@ from tensor_lab import BASE, COMMIT, lab, unique
 from equiv.emulator.isa.models import OPERAND_CODES, SCALE_CODES, tensor_name
 from equiv.errors import EmulatorError
 from equiv.rounding.matrix import fused_dot, variant
-from equiv.rounding.matrix_table import MatrixVariant
+
+if TYPE_CHECKING:
+    from equiv.rounding.matrix_table import MatrixVariant
 
 B_AT = 1 << 15
 ROW_OF_LANE = {128: np.arange(128), 64: np.array([32 * (r // 16) + r % 16 for r in range(64)])}
@@ -53,7 +57,7 @@ def _shared(tile: Tile, model: MatrixVariant, kind: str, layout: tuple[str, str]
     for codes, at, name in ((tile.a, 0, model.a.name), (np.ascontiguousarray(tile.b.T), B_AT, model.b.name)):
         swizzle, major = layout
         lead, stride = _strides(codes.shape[0], swizzle, major)
-        place(_stored(codes, kind, name), at, swizzle, major, lead, stride, image)
+        place(_stored(codes, kind, name), at, (swizzle, major), (lead, stride), image)
         words.append(descriptor(BASE + at, lead, stride, TENSOR_CODE[swizzle], tensor=True))
     return image, words[0], words[1]
 
@@ -72,17 +76,18 @@ def _put_scales(state: Array, column: int, scales: Array, first: int) -> None:
             view[32 * quarter + row % 32, column + row // 32, first : first + len(values)] = values
 
 
-def _issue(kind: str, a: str, b: int, idesc: int, tail: str, accumulate: str = "%pt", mods: str = "") -> str:
+def _issue(kind: str, a: str, b: int, idesc: int, tail: str, *, accumulate: str = "%pt", mods: str = "") -> str:
     start = f"mov.b64 %rd8, {a}; " if not a.startswith("[") else ""
     first = "%rd8" if start else a
     return (
         f"{start}mov.b64 %rd9, {b}; mov.b32 %y, {idesc}; add.u32 %x, %tm, 8;"
-        f"@%pe tcgen05.mma.cta_group::1.kind::{kind}{mods} [%x], {first}, %rd9, %y, {tail}{accumulate}; {COMMIT}"
+        f"@%pe tcgen05.mma.cta_group::1.kind::{kind}{mods} [%x], {first}, %rd9, %y, {tail}{accumulate};{COMMIT}"
     )
 
 
 KINDS = [
-    ("f16", "f32", "f16", "f16"), ("f16", "f16", "f16", "f16"), ("f16", "f32", "bf16", "bf16"), ("tf32", "f32", "tf32", "tf32"),
+    ("f16", "f32", "f16", "f16"), ("f16", "f16", "f16", "f16"), ("f16", "f32", "bf16", "bf16"),
+    ("tf32", "f32", "tf32", "tf32"),
     ("f8f6f4", "f32", "e4m3", "e5m2"), ("f8f6f4", "f16", "e5m2", "e4m3"), ("f8f6f4", "f32", "e2m3", "e2m1"),
     ("f8f6f4", "f32", "e2m1", "e3m2"), ("f8f6f4", "f32", "e3m2", "e4m3"),
 ]  # fmt: skip
@@ -91,7 +96,7 @@ KINDS = [
 @pytest.mark.parametrize(("kind", "d", "a", "b"), KINDS)
 @pytest.mark.parametrize(("m", "n"), [(128, 32), (64, 24)])
 @pytest.mark.parametrize("swizzle", ["none", "32", "128"])
-def test_kinds_without_scales(kind: str, d: str, a: str, b: str, m: int, n: int, swizzle: str) -> None:
+def test_kinds_without_scales(*, kind: str, d: str, a: str, b: str, m: int, n: int, swizzle: str) -> None:
     model = variant(tensor_name(kind, d, a, b), "sm_100a")
     tile = tiles(model, (m, n), 1, 2)[0]
     image, first, second = _shared(tile, model, kind, (swizzle, "K"))
@@ -111,11 +116,13 @@ def test_operands_with_rows_in_a_line(kind: str, a: str, b: str, swizzle: str) -
     image, first, second = _shared(tile, model, kind, (swizzle, "MN"))
     state = unique(128)
     both = _idesc(model, kind, 128, 64, extra=3 << 15)
-    after, _ = lab(_issue(kind, str(first), second, both, "", "%pf"), state, image)
+    after, _ = lab(_issue(kind, str(first), second, both, "", accumulate="%pf"), state, image)
     np.testing.assert_array_equal(after[:, 8:72], fused_dot(model, tile.a, tile.b))
 
 
-@pytest.mark.parametrize(("kind", "a", "m"), [("f16", "bf16", 128), ("f16", "f16", 64), ("tf32", "tf32", 128), ("f8f6f4", "e4m3", 128)])
+@pytest.mark.parametrize(
+    ("kind", "a", "m"), [("f16", "bf16", 128), ("f16", "f16", 64), ("tf32", "tf32", 128), ("f8f6f4", "e4m3", 128)]
+)
 def test_a_from_tensor_memory(kind: str, a: str, m: int) -> None:
     model = variant(tensor_name(kind, "f32", a, a), "sm_100a")
     tile = tiles(model, (m, 16), 1, 3)[0]
@@ -137,8 +144,10 @@ SCALED = [
 
 @pytest.mark.parametrize(("kind", "a", "b", "scale", "block", "spelt"), SCALED)
 @pytest.mark.parametrize("ids", [(0, 0), (2, 0), (0, 2)])
-def test_kinds_with_scales(kind: str, a: str, b: str, scale: str, block: int, spelt: str, ids: tuple[int, int]) -> None:
-    model = variant(tensor_name(kind, "f32", a, b, scale, block), "sm_100a")
+def test_kinds_with_scales(
+    *, kind: str, a: str, b: str, scale: str, block: int, spelt: str, ids: tuple[int, int]
+) -> None:
+    model = variant(tensor_name(kind, "f32", a, b, scale=scale, block=block), "sm_100a")
     if block == 16 and any(ids):
         ids = (0, 0)  # all four bytes are read
     tile = tiles(model, (128, 48), 2, 7)[1]
@@ -165,7 +174,7 @@ def _plain(extra: int = 0, n: int = 16, m: int = 128) -> tuple[MatrixVariant, Ti
 @pytest.mark.parametrize(("bits", "negate"), [(1 << 13, True), (1 << 14, True), (3 << 13, False)])
 def test_negation_of_a_and_b(bits: int, *, negate: bool) -> None:
     model, tile, image, a, b, idesc = _plain(bits)
-    after, _ = lab(_issue("f16", str(a), b, idesc, "", "%pf"), unique(32), image)
+    after, _ = lab(_issue("f16", str(a), b, idesc, "", accumulate="%pf"), unique(32), image)
     np.testing.assert_array_equal(after[:, 8:24], fused_dot(model, tile.a, tile.b, negate=negate))
 
 
@@ -174,7 +183,7 @@ def test_disabled_lanes_keep_their_values() -> None:
     state = unique(32)
     mask = [0x1, 0x80000000, 0xFFFFFFFF, 0xF0]
     moves = "".join(f"mov.b32 %w{i}, {word};" for i, word in enumerate(mask))
-    after, _ = lab(moves + _issue("f16", str(a), b, idesc, "{%w0, %w1, %w2, %w3}, ", "%pf"), state, image)
+    after, _ = lab(moves + _issue("f16", str(a), b, idesc, "{%w0, %w1, %w2, %w3}, ", accumulate="%pf"), state, image)
     kept = np.array([mask[lane // 32] >> lane % 32 & 1 for lane in range(128)], bool)
     want = np.where(kept[:, None], state[:, 8:24], fused_dot(model, tile.a, tile.b))
     np.testing.assert_array_equal(after[:, 8:24], want)
@@ -234,12 +243,14 @@ def test_a_matrix_descriptor_is_read_strictly(flip: int, message: str) -> None:
 
 
 def test_scale_copies_that_differ_are_a_fault() -> None:
-    model = variant(tensor_name("mxf8f6f4", "f32", "e4m3", "e4m3", "ue8m0", 32), "sm_100a")
+    model = variant(tensor_name("mxf8f6f4", "f32", "e4m3", "e4m3", scale="ue8m0", block=32), "sm_100a")
     tile = tiles(model, (128, 16), 1, 7)[0]
     image, a, b = _shared(tile, model, "mxf8f6f4", ("128", "K"))
     state = np.zeros((128, 64), np.uint32)
     state[70, 33] = 1
-    body = _issue("mxf8f6f4", str(a), b, _idesc(model, "mxf8f6f4", 128, 16), "[%tm+32], [%tm+40], ", mods=".block_scale")
+    body = _issue(
+        "mxf8f6f4", str(a), b, _idesc(model, "mxf8f6f4", 128, 16), "[%tm+32], [%tm+40], ", mods=".block_scale"
+    )
     with pytest.raises(EmulatorError, match=r"copies of a scale factor of row 38 .* differ \(lane 70\)"):
         lab(body, state, image)
 

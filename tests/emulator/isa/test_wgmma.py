@@ -49,7 +49,7 @@ def _run(
     wait: int = 0,
     completion: str = "eager",
 ) -> Array:
-    """D [64, n] of a wgmma, `times` over in one group; `operands` follow D, with `A` for A's registers; C is loaded into D."""
+    """D [64, n] of a wgmma, `times` over in a group, from C in D; `operands` follow D, with `A` for A's registers."""
     registers = [d_fragment(c[16 * warp : 16 * warp + 16]) for warp in range(4)]
     count = len(registers[0])
     held = np.concatenate(registers, axis=1)  # [count, 128]
@@ -101,7 +101,7 @@ def test_16_bit_operands_in_every_layout(operand: str, swizzle: str, major: str)
     words, turned = [], []
     for matrix, at, (mode, order) in ((tile.a, 0, a_layout), (np.ascontiguousarray(tile.b.T), B_AT, b_layout)):
         lead, stride = _strides(64, 2, mode, order)
-        place(matrix, at, mode, order, lead, stride, image)
+        place(matrix, at, (mode, order), (lead, stride), image)
         words.append(descriptor(BASE + at, lead, stride, WGMMA_CODE[mode]))
         turned.append(int(order == "MN"))
     got = _run(model, n, image, tile.c, f"{words[0]}, {words[1]}, %p2, 1, 1, {turned[0]}, {turned[1]}")
@@ -118,8 +118,8 @@ def test_every_type_with_a_in_shared_memory_or_registers(types: str, k: int, n: 
     model = _model(types, k)
     tile = tiles(model, (64, n), 2, 4)[1]
     image = aligned(SHARED)
-    place(tile.a, 0, "32", "K", 16, 256, image)
-    place(np.ascontiguousarray(tile.b.T), B_AT, "none", "K", 128, 256, image)
+    place(tile.a, 0, ("32", "K"), (16, 256), image)
+    place(np.ascontiguousarray(tile.b.T), B_AT, ("none", "K"), (128, 256), image)
     b = descriptor(BASE + B_AT, 128, 256, 0)
     fragment = np.concatenate([a_fragment(tile.a[16 * w : 16 * w + 16]) for w in range(4)], axis=1)
     a = "A" if from_registers else str(descriptor(BASE, 16, 256, WGMMA_CODE["32"]))
@@ -132,8 +132,8 @@ def _small() -> tuple[MatrixVariant, Array, Array, Array, Array, str]:
     model = _model("f32.bf16.bf16", 16)
     tile = tiles(model, (64, 8), 1, 5)[0]
     image = aligned(SHARED)
-    place(tile.a, 0, "128", "K", 16, 1024, image)
-    place(np.ascontiguousarray(tile.b.T), B_AT, "128", "K", 16, 1024, image)
+    place(tile.a, 0, ("128", "K"), (16, 1024), image)
+    place(np.ascontiguousarray(tile.b.T), B_AT, ("128", "K"), (16, 1024), image)
     both = f"{descriptor(BASE, 16, 1024, 1)}, {descriptor(BASE + B_AT, 16, 1024, 1)}"
     return model, tile.a, tile.b, tile.c, image, both
 
@@ -155,8 +155,8 @@ def test_k_advances_by_moving_the_start_inside_the_swizzled_row() -> None:
     model = _model("f32.bf16.bf16", 16)
     tile = tiles(model, (64, 8), 1, 6, steps=4)[0]
     image = aligned(SHARED)
-    place(tile.a, 0, "128", "K", 16, 1024, image)
-    place(np.ascontiguousarray(tile.b.T), B_AT, "128", "K", 16, 1024, image)
+    place(tile.a, 0, ("128", "K"), (16, 1024), image)
+    place(np.ascontiguousarray(tile.b.T), B_AT, ("128", "K"), (16, 1024), image)
     for step in range(4):
         a, b = (descriptor(BASE + at + 32 * step, 16, 1024, 1) for at in (0, B_AT))
         got = _run(model, 8, image, tile.c, f"{a}, {b}, %p2, 1, 1, 0, 0")
@@ -182,8 +182,11 @@ def test_what_an_instruction_cannot_mean_is_named(operands: str, message: str) -
 
 def test_a_warpgroup_must_be_whole() -> None:
     text = module_text(
-        ".reg .b32 %d<4>; wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%d0,%d1,%d2,%d3}, %rd1, %rd2, 1, 1, 1, 0, 0; ret;",
-        (), "sm_90a")  # fmt: skip
+        ".reg .b32 %d<4>; wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16"
+        " {%d0,%d1,%d2,%d3}, %rd1, %rd2, 1, 1, 1, 0, 0; ret;",
+        (),
+        "sm_90a",
+    )
     with pytest.raises(EmulatorError, match="warp 0 is not in a whole warpgroup: the CTA has 2 warps"):
         run(text, [], LaunchConfig((1, 1, 1), (64, 1, 1)), "sm_90a")
 
@@ -192,10 +195,12 @@ def test_late_results_land_at_the_wait_and_the_registers_are_poisoned_before() -
     model, a, b, c, image, both = _small()
     plain = fused_dot(model, a, b, c)
     for completion, wanted in (("eager", plain), ("late", plain)):
-        np.testing.assert_array_equal(_run(model, 8, image, c, f"{both}, %p2, 1, 1, 0, 0", completion=completion), wanted)
+        np.testing.assert_array_equal(
+            _run(model, 8, image, c, f"{both}, %p2, 1, 1, 0, 0", completion=completion), wanted
+        )
     for completion, poisoned in (("eager", False), ("late", True)):
         got = _run(model, 8, image, c, f"{both}, %p2, 1, 1, 0, 0", completion=completion, wait=1)
-        assert ((got == 0xFFFFFFFF).all() if poisoned else (got == plain).all()), completion
+        assert (got == 0xFFFFFFFF).all() if poisoned else (got == plain).all(), completion
 
 
 def test_late_chains_accumulate_what_has_not_landed() -> None:

@@ -1,0 +1,75 @@
+"""`equiv order`: what the parties of dsa_index do is what is declared, and a wrong declaration is named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from equiv import cli, pairs
+from equiv.errors import UnsupportedError
+from equiv.order import Traced, smallest, trace
+from equiv.plan import cases
+from equiv.report.order import render
+from equiv.rounding.orders import Order, butterfly, chain, leaves
+
+PAIR = pairs.get("dsa_index")
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
+@pytest.mark.parametrize("party", ["oracle", "candidate"])
+def test_the_orders_of_dsa_index_are_those_declared(party: str, arch: str) -> None:
+    found = trace(PAIR, party, smallest(PAIR, cases(None, ["dsa_index"], [])), arch)
+    assert [(one.reduction, one.problem) for one in found] == [("key.sum", ""), ("key.squares", "")]
+    assert all(one.order is not None and one.order.terms == 128 for one in found)
+
+
+def test_a_tampered_declaration_is_reported_with_the_first_node_that_differs() -> None:
+    def tampered(party: str, versions: Any, arch: str) -> Any:
+        said = PAIR.declaration(party, versions, arch)
+        lanes = [butterfly(leaves(range(32 * w, 32 * w + 32)), (16, 8, 4, 1, 2))[0] for w in range(4)]
+        wrong = Order.of(128, butterfly(lanes, (2, 1))[0])
+        return replace(said, orders={"key.sum": wrong})
+
+    pair = replace(PAIR, declaration=tampered)
+    total, squares = trace(pair, "oracle", smallest(pair, cases(None, ["dsa_index"], [])), "sm_90a")
+    assert total.problem.startswith(
+        "declared at level 4 {0, 4, 8, 12, ...} + {1, 5, 9, 13, ...}; traced at level 4 {0, 4,"
+    )
+    assert squares.problem == "not declared"
+    said = render("dsa_index::x", [total, squares], ["candidate on sm_90a: needs package:x"])
+    assert "key.sum" in said
+    assert "NOT AS DECLARED: declared at level 4" in said
+    assert said.endswith("2 orders traced, 2 not as declared, 1 not traced")
+
+
+def test_a_pair_without_described_terms_is_unsupported() -> None:
+    with pytest.raises(UnsupportedError, match="terms:other: no reduction of this pair is described"):
+        trace(replace(PAIR, name="other"), "oracle", cases(None, ["dsa_index"], [])[0], "sm_90a")
+
+
+@pytest.mark.parametrize(
+    ("problem", "missing", "code"),
+    [("", False, 0), ("not declared", False, 1), ("", True, 3), ("not declared", True, 1)],
+)
+def test_the_exit_code_is_one_for_a_wrong_order_and_three_for_what_could_not_be_traced(
+    problem: str, missing: bool, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    order = Order.of(4, chain(leaves(range(4))))
+
+    def fake(_pair: object, party: str, _case: object, arch: str) -> tuple[Traced, ...]:
+        if missing and party == "candidate":
+            raise UnsupportedError("package:nothing")
+        return (Traced(party, arch, {"triton": "1"}, "key.sum", order, problem),)
+
+    monkeypatch.setattr("equiv.order.trace", fake)
+    assert cli.main(["order", "dsa_index", "--device", "emulated:sm_90a"]) == code
+    said = capsys.readouterr().out
+    assert "oracle (triton 1) on sm_90a: key.sum" in said
+    assert ("not traced: candidate on sm_90a: needs package:nothing" in said) == missing
+
+
+def test_a_gpu_cannot_be_traced(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["order", "dsa_index", "--device", "cuda:0"]) == 2
+    assert "device 'cuda:0' cannot be traced; known: emulated:sm_90a, emulated:sm_100a" in capsys.readouterr().err
