@@ -54,12 +54,14 @@ class LaunchStats:
         seconds: inside the engine.
         order_dependent: float additions to memory (`atom`, `red`, bulk reductions), by lanes or elements. The hardware
             leaves their order open, so that equal bits are not to be expected where several meet at one address.
+        processor: seconds of the processor inside the engine; what other processes take does not count.
     """
 
     warp_instructions: int
     lane_instructions: int
     seconds: float
     order_dependent: int = 0
+    processor: float = 0.0
 
 
 _OP = np.dtype([("run", "<u8"), ("arg", "<u8"), ("guard", "<u4"), ("flip", "<u4")])
@@ -252,15 +254,15 @@ def launch(
         may_spin=int(program.may_spin),
     )  # fmt: skip
     run = backend.scheduler().equiv_launch
-    began = time.perf_counter()
+    began, processor_began = time.perf_counter(), time.thread_time()
     result = run(ctypes.byref(request))
-    seconds = time.perf_counter() - began
+    seconds, processor = time.perf_counter() - began, time.thread_time() - processor_began
     if result < 0:
         raise DeviceError(f"{program.name}: no host memory for {config}")
     if result:
         stop = faults.Stop(state.fault, list(waiting[: request.waiting_count]), request.waiting_count, shared)
         raise faults.describe(program.kernel, config.grid, tuple(regions), stop)
-    return LaunchStats(state.instructions, state.lane_instructions, seconds, state.order_dependent)
+    return LaunchStats(state.instructions, state.lane_instructions, seconds, state.order_dependent, processor)
 
 
 def _check(program: Program, config: LaunchConfig, params: bytes) -> int:

@@ -61,10 +61,14 @@ class Outcome:
     mismatches: int
     seconds: float
 
+    @property
+    def ok(self) -> bool:
+        """Whether something was compared and nothing differed."""
+        return self.checked > 0 and self.mismatches == 0
+
     def __str__(self) -> str:
-        state = "MISMATCH" if self.mismatches or not self.checked else "ok"
         return (
-            f"{state:8} {self.name:26} {self.checked:>13,} {self.unit:8} {self.mismatches:>6,} mismatches"
+            f"{'ok' if self.ok else 'MISMATCH':8} {self.name:26} {self.checked:>13,} {self.unit:8} {self.mismatches:>6,} mismatches"
             f" {self.seconds:6.1f} s  {self.compares}"
         )
 
