@@ -69,3 +69,16 @@ def wrapping_slots(case: Case, tensors: Mapping[str, Any]) -> None:
     slots = tensors["slots"]
     wrapped = slots.where(slots != -1, tensors["cache"].shape[0] * PAGE - 1)
     candidate(case, {**tensors, "slots": wrapped})
+
+
+if __name__ == "__main__":
+    import sys
+
+    from equiv.casefile import find_cases, load, select
+    from equiv.device import device
+    from equiv.report.text import case_text
+    from equiv.verify import verify
+
+    fault, name, on = sys.argv[1:]
+    (chosen,) = select(load(find_cases(None) / "dsa_index.toml", PAIR), [f"dsa_index::{name}"], [])
+    print(case_text(verify(faulty(fault), chosen, device(on))))
