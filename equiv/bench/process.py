@@ -31,7 +31,7 @@ def tensors(rows: int) -> dict[str, Any]:
 
 
 def interpreter(repetitions: int = 3) -> dict[str, float]:
-    """Seconds of the processor of the fastest of several launches by Triton's interpreter, and the sum of what it computed."""
+    """Processor's seconds of the fastest of several launches by Triton's interpreter; the sum of what it computed."""
     kernel, given = importlib.import_module(KERNEL).normalised_softmax, tensors(INTERPRETED_ROWS)
     times = []
     for _ in range(repetitions + 1):
