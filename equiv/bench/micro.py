@@ -6,6 +6,7 @@ warp, conversion to BF16 and a matrix product.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import numpy as np
@@ -21,8 +22,13 @@ FMAS: Final = 32
 _VALUES: Final = range(8)
 
 
-def step(*, products: bool) -> list[str]:
-    """The instructions of one step; the values are %f0 to %f7, below 2 in magnitude."""
+def step(*, products: bool, number: int = 0) -> list[str]:
+    """The instructions of one step on %f0 to %f7, which stay small; `number` gives it registers of its own."""
+    lines = _step(products=products)
+    return [re.sub(r"%f(\d+)", lambda found: f"%f{int(found[1]) + 20 * number}", line) for line in lines]
+
+
+def _step(*, products: bool) -> list[str]:
     low, high = ("{" + ", ".join(f"%f{n}" for n in half) + "}" for half in (range(4), range(4, 8)))
     lines = [f"st.shared.v4.f32 [%r1], {low};", f"st.shared.v4.f32 [%r1+16], {high};", "bar.sync 0;"]
     lines += [f"ld.shared.v4.f32 {low}, [%r2];", f"ld.shared.v4.f32 {high}, [%r2+16];", "bar.sync 0;"]
@@ -41,17 +47,21 @@ def step(*, products: bool) -> list[str]:
     return lines
 
 
-def text(*, products: bool) -> str:
-    """PTX of the kernel `micro`: one pointer to float32 [CTAs * threads], the last state of each thread."""
+def text(*, products: bool, steps: int = 1) -> str:
+    """PTX of the kernel `micro`: one pointer to float32 [CTAs * threads], the last state of each thread.
+
+    With more than one step in its loop each has registers of its own, so that no two instructions are alike; such a
+    kernel is only for being read.
+    """
     values = " ".join(f"mul.f32 %f{n}, %f9, 0f{0x3A000000 + (n << 20):08X};" for n in _VALUES)
-    body = "\n".join(step(products=products))
+    body = "\n".join(line for number in range(steps) for line in step(products=products, number=number))
     return f"""
 .version 8.8
 .target sm_90a
 .address_size 64
 .visible .entry micro(.param .u64 out)
 {{
-.reg .pred %p<2>; .reg .b32 %r<20>; .reg .f32 %f<20>; .reg .b64 %rd<4>;
+.reg .pred %p<2>; .reg .b32 %r<20>; .reg .f32 %f<{20 * steps}>; .reg .b64 %rd<4>;
 .shared .align 16 .b8 buffer[{32 * THREADS}];
 mov.u32 %r0, %tid.x;
 mov.u32 %r3, buffer;
