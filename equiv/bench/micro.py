@@ -32,8 +32,8 @@ def _step(*, products: bool) -> list[str]:
     low, high = ("{" + ", ".join(f"%f{n}" for n in half) + "}" for half in (range(4), range(4, 8)))
     lines = [f"st.shared.v4.f32 [%r1], {low};", f"st.shared.v4.f32 [%r1+16], {high};", "bar.sync 0;"]
     lines += [f"ld.shared.v4.f32 {low}, [%r2];", f"ld.shared.v4.f32 {high}, [%r2+16];", "bar.sync 0;"]
-    lines += [f"fma.rn.ftz.f32 %f{n % 8}, %f{n % 8}, 0f3F000000, %f{(n * 3 + 1) % 8};" for n in range(FMAS)]
-    lines += [f"mul.ftz.f32 %f{n}, %f{n}, 0f3E000000;" for n in _VALUES]
+    lines += [f"fma.rn.ftz.f32 %f{n % 8}, %f{n % 8}, 0f3E800000, %f{(n * 3 + 1) % 8};" for n in range(FMAS)]
+    lines += [f"fma.rn.ftz.f32 %f{n}, %f{n}, 0f3D000000, %f9;" for n in _VALUES]
     lines += [f"ex2.approx.ftz.f32 %f{n}, %f{n};" for n in range(4)]
     for mask in (16, 8, 4, 2, 1):
         lines += [f"shfl.sync.bfly.b32 %f8, %f0, {mask}, 31, 0xffffffff;", "add.ftz.f32 %f0, %f0, %f8;"]
@@ -53,7 +53,7 @@ def text(*, products: bool, steps: int = 1) -> str:
     With more than one step in its loop each has registers of its own, so that no two instructions are alike; such a
     kernel is only for being read.
     """
-    values = " ".join(f"mul.f32 %f{n}, %f9, 0f{0x3A000000 + (n << 20):08X};" for n in _VALUES)
+    values = " ".join(f"mul.f32 %f{n}, %f9, 0f{0x3F000000 + (n << 20):08X};" for n in _VALUES)
     body = "\n".join(line for number in range(steps) for line in step(products=products, number=number))
     return f"""
 .version 8.8
@@ -69,6 +69,7 @@ mad.lo.u32 %r1, %r0, 32, %r3;
 xor.b32 %r4, %r0, 33;
 mad.lo.u32 %r2, %r4, 32, %r3;
 cvt.rn.f32.u32 %f9, %r0;
+mul.f32 %f9, %f9, 0f3A800000;
 {values}
 mov.f32 %f10, 0f00000000; mov.f32 %f11, %f10; mov.f32 %f12, %f10; mov.f32 %f13, %f10;
 mov.u32 %r5, 0;
@@ -78,6 +79,7 @@ add.u32 %r5, %r5, 1;
 setp.lt.u32 %p0, %r5, {STEPS};
 @%p0 bra STEP;
 add.f32 %f0, %f0, %f10;
+add.f32 %f0, %f0, %f7;
 mov.u32 %r6, %ctaid.x;
 mad.lo.u32 %r6, %r6, {THREADS}, %r0;
 ld.param.u64 %rd0, [out];

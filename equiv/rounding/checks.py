@@ -67,8 +67,9 @@ class Outcome:
         return self.checked > 0 and self.mismatches == 0
 
     def __str__(self) -> str:
+        state = "ok" if self.ok else "MISMATCH"
         return (
-            f"{'ok' if self.ok else 'MISMATCH':8} {self.name:26} {self.checked:>13,} {self.unit:8} {self.mismatches:>6,} mismatches"
+            f"{state:8} {self.name:26} {self.checked:>13,} {self.unit:8} {self.mismatches:>6,} mismatches"
             f" {self.seconds:6.1f} s  {self.compares}"
         )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from equiv.rounding import conversion_checks, formats
+from equiv.rounding import conversion_checks, conversions, formats
 from equiv.rounding.conversion_checks import NARROWED, WIDENED, Narrowing
 from equiv.rounding.conversions import CONVERSIONS
 
@@ -72,12 +72,12 @@ def test_every_code_comes_back(name: str) -> None:
 
 
 def test_a_code_that_widens_to_another_value_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    stock = conversion_checks.conversions.widen
+    stock = conversions.widen
 
     def wrong(bits: Any, fmt: formats.Format) -> Any:
         return stock(bits, fmt) ^ np.where(np.asarray(bits) == 0x44, 1, 0).astype(np.uint32)
 
-    monkeypatch.setattr(conversion_checks.conversions, "widen", wrong)
+    monkeypatch.setattr(conversions, "widen", wrong)
     assert conversion_checks.round_trip(formats.E4M3) == (256, 1)
 
 
