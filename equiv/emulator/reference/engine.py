@@ -15,6 +15,7 @@ import numpy as np
 from equiv.emulator import faults
 from equiv.emulator.decode import decode
 from equiv.emulator.engine import DEFAULT_BUDGET, LaunchConfig, LaunchStats
+from equiv.emulator.inline import inline
 from equiv.emulator.memory import Region
 from equiv.emulator.ptx import Instruction
 from equiv.emulator.reference import matrix, warps
@@ -73,7 +74,7 @@ def load(module: Module, kernel: str, arch: str) -> Program:
     """
     if kernel not in module.kernels:
         raise DeviceError(f"no kernel `{kernel}` in the module; it has {', '.join(module.kernels) or 'none'}")
-    chosen = module.kernels[kernel]
+    chosen = inline(module, module.kernels[kernel])
     data, storage, places = [], [], {}
     for variable in (*module.variables, *chosen.variables):
         if variable.space not in {"global", "const"}:
