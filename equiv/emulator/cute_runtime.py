@@ -1,14 +1,16 @@
 """CuTe DSL on an emulated device: ordinary `cute.compile` and `@cute.jit` calls compile for it and launch on it.
 
-Inside `active` the DSL object compiles for the device's architecture and links host code against the shim (`cute_shim`)
-in front of its own runtime library; every compiled function comes back as a subclass that loads through the shim and
-raises the device's own exceptions. The compiler writes its PTX and cubin to a private folder, from where they go to the
+Inside `active` the DSL object compiles for the device's architecture and links host code to the shim (`cute_shim`)
+instead of its own runtime library; every compiled function comes back as a subclass that loads through the shim and
+raises the device's own exceptions. A function that was compiled outside, for a GPU, keeps the runtime it was linked to
+and does not run inside: it would run on the GPU, or fail for want of one. The compiler writes its PTX and cubin to a private folder, from where they go to the
 image store: for explicit and implicit compilations alike, without asking the user for options. Everything is put back
 when the block ends.
 """
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import importlib.util
 import os
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from equiv.emulator import cute_shim
 from equiv.emulator.scope import replaced
 from equiv.emulator.store import Image, shared_store
-from equiv.errors import UnsupportedError
+from equiv.errors import DeviceError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,15 +58,20 @@ def active(device: Target) -> Iterator[None]:
     environment = internals.dsl.envar
     with ExitStack() as stack:
         shim = stack.enter_context(cute_shim.answering(device))
+        # The shim exports nothing that host code calls; its name among the libraries, which are part of the key of the
+        # DSL's cache in memory, keeps emulated functions and those of a GPU apart there.
         shipped = environment.shared_libs or ""
         libraries = os.pathsep.join(
-            [str(shim), *(one for one in shipped.split(os.pathsep) if one and one != str(shim))]
+            [str(shim.path), *(one for one in shipped.split(os.pathsep) if one and one != str(shim.path))]
         )
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="equiv-cute-"))
         # The file cache would give back functions whose PTX was never seen here.
         for name, value in (("_arch", device.arch), ("shared_libs", libraries), ("disable_file_caching", True)):
             stack.enter_context(replaced(environment, name, value))
         stack.enter_context(replaced(internals.cuda_helpers, "get_device_attribute", _attributes(device)))
+        stack.enter_context(replaced(internals.dsl.compiler_provider, "jit", _linking(internals, shim)))
+        stack.enter_context(replaced(internals.stock_function, "to", _refusing(device)))
+        stack.enter_context(replaced(internals.stock_executor, "run_compiled_program", _refusing(device)))
         stack.enter_context(replaced(internals.backend, "compile", _compile(internals, device, Path(scratch))))
         yield
 
@@ -79,11 +86,14 @@ def _internals() -> SimpleNamespace:
         )
     from cutlass.base_dsl.common import DSLCudaRuntimeError
     from cutlass.base_dsl.compile_backend import LegacyCompilerBackend
-    from cutlass.base_dsl.compiler import KeepCUBIN, KeepPTX
+    from cutlass.base_dsl.compiler import Compiler, KeepCUBIN, KeepPTX
     from cutlass.base_dsl.jit_executor import JitExecutor
     from cutlass.base_dsl.runtime import cuda as cuda_helpers
     from cutlass.cutlass_dsl import CuTeDSL
     from cutlass.cutlass_dsl.cuda_jit_executor import CudaDialectJitCompiledFunction
+
+    # `active` puts refusals into their places.
+    run, to = JitExecutor.run_compiled_program, CudaDialectJitCompiledFunction.to
 
     class EmulatedExecutor(JitExecutor):  # type: ignore[misc]  # untyped base
         """Raises what the device raised, instead of the CUDA error that host code returned for it."""
@@ -91,7 +101,7 @@ def _internals() -> SimpleNamespace:
         def run_compiled_program(self, exe_args: list[Any]) -> int | None:
             cute_shim.take_error()
             try:
-                result: int | None = super().run_compiled_program(exe_args)
+                result: int | None = run(self, exe_args)
             except DSLCudaRuntimeError:
                 error = cute_shim.take_error()
                 if error is None:
@@ -121,7 +131,7 @@ def _internals() -> SimpleNamespace:
             return []
 
         def to(self, device: int | None = None) -> Any:  # noqa: ANN401
-            executor = super().to(device)
+            executor = to(self, device)
             executor.__class__ = EmulatedExecutor
             return executor
 
@@ -133,7 +143,36 @@ def _internals() -> SimpleNamespace:
         options=(KeepPTX, KeepCUBIN),
         function=EmulatedFunction,
         stock_function=CudaDialectJitCompiledFunction,
+        stock_executor=JitExecutor,
+        jit=Compiler.jit,
     )
+
+
+def _linking(internals: SimpleNamespace, shim: cute_shim.Shim) -> Callable[..., Any]:
+    """A replacement of the compiler's `jit` that gives the names of the runtime another meaning in one engine."""
+    provider = internals.dsl.compiler_provider
+
+    def jit(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401
+        engine = internals.jit(provider, *arguments, **named)
+        # A symbol that the engine itself defines hides those of all libraries, whichever was loaded first.
+        for name, address in shim.symbols.items():
+            engine.raw_register_runtime(name, ctypes.c_void_p(address))
+        return engine
+
+    return jit
+
+
+def _refusing(device: Target) -> Callable[..., Any]:
+    """In place of what loads and runs a function that was linked to the real runtime."""
+
+    def refuse(function: Any, *_: object, **__: object) -> None:  # noqa: ANN401
+        name = getattr(function, "function_name", "a CuTe function")
+        raise DeviceError(
+            f"{name} was compiled for a GPU, outside every `device.active()` block, and called inside a block of "
+            f"{device.name}; compile it inside the block"
+        )
+
+    return refuse
 
 
 def _attributes(device: Target) -> Callable[[Any, int], int]:
