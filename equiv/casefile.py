@@ -334,7 +334,7 @@ def select(cases: Sequence[Case], targets: Sequence[str] = (), suites: Sequence[
             raise UsageError(f"no suite named {suite!r}{_hint(suite, SUITES)}")
     names = {case.name for case in cases}
     for target in targets:
-        if not any(_matches(case, target) for case in cases):
+        if not any(matches(case, target) for case in cases):
             raise UsageError(f"no case matches {target!r}{_near(target, names | {case.pair for case in cases})}")
     wanted = tuple(
         case
@@ -342,7 +342,7 @@ def select(cases: Sequence[Case], targets: Sequence[str] = (), suites: Sequence[
         if case.name in targets
         or (
             (not suites or any(suite in case.suites for suite in suites))
-            and (not targets or any(_matches(case, target) for target in targets))
+            and (not targets or any(matches(case, target) for target in targets))
         )
     )
     if not wanted:
@@ -350,5 +350,6 @@ def select(cases: Sequence[Case], targets: Sequence[str] = (), suites: Sequence[
     return wanted
 
 
-def _matches(case: Case, target: str) -> bool:
+def matches(case: Case, target: str) -> bool:
+    """Whether a target, `PAIR` or `PAIR::CASE` with `*` and `?`, means this case."""
     return fnmatchcase(case.name if "::" in target else case.pair, target)

@@ -67,7 +67,10 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> CaseFile |
 
         if file_path.name == GAPS:
             return None
-    return CaseFile.from_parent(parent, path=file_path)
+    if file_path.is_relative_to(parent.config.rootpath):
+        return CaseFile.from_parent(parent, path=file_path)
+    # The package's own cases, say. By default their name would be "::case": no file to find them by, under xdist.
+    return CaseFile.from_parent(parent, path=file_path, nodeid=file_path.as_posix())
 
 
 def _asked(config: pytest.Config) -> bool:
@@ -179,6 +182,23 @@ class _Gathered:
         self.is_worker = hasattr(config, "workerinput")
         self.planned: dict[str, Planned] = {}
         self.verdicts: dict[str, Verdict] = {}
+        self.unmatched: list[str] = []
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Notes the cases that were asked for by name and are nowhere, before anything is deselected."""
+        if asked := self.config.getoption("equiv_case"):
+            from equiv.casefile import matches
+
+            found = [item.task.case for item in items if isinstance(item, CaseItem)]
+            self.unmatched = [target for target in asked if not any(matches(case, target) for case in found)]
+        if self.is_worker:
+            self.config.workeroutput["equiv_unmatched"] = self.unmatched  # type: ignore[attr-defined]
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:  # noqa: ANN401, ARG002
+        """Takes over what a worker noted, unless it crashed; all of them collect the same."""
+        self.unmatched = getattr(node, "workeroutput", {}).get("equiv_unmatched", self.unmatched)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self.planned |= {item.nodeid: item.task.planned for item in session.items if isinstance(item, CaseItem)}
@@ -223,7 +243,12 @@ class _Gathered:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Writes the report; a run that left cases open, or in which a known gap passes, is not green."""
-        if self.is_worker or not self.planned or self.config.option.collectonly:
+        if self.is_worker:
+            return
+        if self.unmatched and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
+        target = self.config.getoption("equiv_report")
+        if self.config.option.collectonly or not (self.planned or target):
             return
         from equiv.records import Status
         from equiv.report import document, environment
@@ -233,14 +258,15 @@ class _Gathered:
         left_open = any(verdict.status is Status.NOT_RUN for verdict in verdicts)
         if session.exitstatus == pytest.ExitCode.OK and (left_open or closed_gaps(verdicts)):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        target = self.config.getoption("equiv_report")
         if target:
             target.write_text(
                 document.render(verdicts, environment.versions(), environment.basis(v.device for v in verdicts))
             )
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:  # noqa: ANN401
-        """The counts of every status, always; the table when there is more than one case."""
+        """The counts of every status and the table, if there are cases; what was asked for and is nowhere, always."""
+        for target in self.unmatched:
+            terminalreporter.write_line(f"no case that was collected matches --equiv-case {target!r}", red=True)
         if not self.planned or self.config.option.collectonly:
             return
         from equiv.report import environment

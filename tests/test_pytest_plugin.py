@@ -203,3 +203,56 @@ def test_a_known_gap_that_passes_fails_the_run(repo: pytest.Pytester, how: tuple
     result.assert_outcomes(passed=1)
     assert result.ret == 1
     result.stdout.fnmatch_lines(["fake::good passes: take it out of known_gaps.toml: soon (until 2099-01-31)"])
+
+
+@pytest.mark.parametrize("how", [ALONE, SPREAD])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("test_own.py", "--equiv-case", "fake::good"),
+        ("--equiv-case", "fake::good", "--equiv-case", "nobody::*"),
+        ("test_own.py", "cases/fake.toml", "--equiv-case", "fake::good", "--equiv-case", "fake_unknown::absent"),
+    ],
+)
+def test_a_case_that_was_asked_for_and_is_nowhere_makes_the_run_red(
+    repo: pytest.Pytester, how: tuple[str, ...], arguments: tuple[str, ...]
+) -> None:
+    result = run(repo, *how, *arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stdout.fnmatch_lines([f"no case that was collected matches --equiv-case '{arguments[-1]}'"])
+
+
+def test_a_case_that_was_deselected_was_not_missed(repo: pytest.Pytester) -> None:
+    result = run(repo, *ALONE, "test_own.py", "cases/fake.toml", "--equiv-case", "fake::good", "-k", "test_own")
+    result.assert_outcomes(passed=1, deselected=1)
+    assert result.ret == pytest.ExitCode.OK
+
+
+@pytest.mark.parametrize("how", [ALONE, SPREAD])
+def test_case_files_outside_the_root_have_names_and_verdicts(repo: pytest.Pytester, how: tuple[str, ...]) -> None:
+    inner = repo.mkdir("inner")
+    (inner / "pytest.ini").write_text("[pytest]\n")
+    (inner / "conftest.py").write_text(HOST)
+    arguments = (
+        "--rootdir",
+        "inner",
+        "-c",
+        "inner/pytest.ini",
+        "-p",
+        "conftest",
+        "-v",
+        "--equiv-report",
+        "report.json",
+    )
+    result = run(repo, *how, *arguments, "cases/fake.toml::good", "cases/fake_reordered.toml")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(
+        ["*PASSED*cases/fake.toml::good*" if how == SPREAD else "*cases/fake.toml::good PASSED*"]
+    )
+    assert {case for case, _ in verdicts(repo)} == {"fake::good", "fake_reordered::carries"}
+
+
+def test_a_report_that_is_asked_for_is_written_also_when_no_case_ran(repo: pytest.Pytester) -> None:
+    (repo.path / "report.json").write_text("of an older run")
+    run(repo, *ALONE, "test_own.py", "--equiv-report", "report.json")
+    assert verdicts(repo) == {}

@@ -66,7 +66,7 @@ def build_directory() -> Path:
     """Where this machine's compiled handlers are kept."""
     flags, described = _tuning()
     digest = hashlib.sha256(" ".join((*_FLAGS, *flags)).encode() + described.encode())
-    for path in (*(_SOURCES / name for name in (*_HEADERS, "tensor_state.h")), _SOURCES / "engine.c", *special.SOURCES):
+    for path in (*(_SOURCES / name for name in (*_HEADERS, "request.h", "tensor_state.h")), _SOURCES / "engine.c", *special.SOURCES):
         digest.update(path.read_bytes())
     return cache_dir() / f"emulator-{digest.hexdigest()[:16]}"
 

@@ -69,6 +69,10 @@ _COPY_PROBLEMS = (
     "{size} bytes of elements cannot be reduced in that way (tensor map at {address:#x})",
     "a tensor map has no dimension {size}",
     "tensormap.cp_fenceproxy of {size} bytes: only 128 are possible",
+    "the tensor map at {address:#x} rounds to tf32, which is not supported",
+    "the tensor map at {address:#x} fills integers with NaN",
+    "the first coordinate {signed} of a tensor copy: its bytes must be a multiple of 16",
+    "a store to coordinate {signed} of a tensor: it must not be negative",
 )
 _VALUE_PROBLEMS = ("a copy of {0} bytes: cp.async copies 4, 8 or 16", "branch index {0} is beyond the target list",
                    "st.bulk with the value {0}: only 0 is possible")  # fmt: skip
@@ -115,7 +119,9 @@ def describe(kernel: Kernel, grid: tuple[int, int, int], regions: tuple[Region, 
             pending=fault.size & 0xFFFF,
             bytes=ctypes.c_int32(fault.size).value,
         ),
-        COPY: lambda: _COPY_PROBLEMS[fault.detail].format(address=fault.address, size=fault.size),
+        COPY: lambda: _COPY_PROBLEMS[fault.detail].format(
+            address=fault.address, size=fault.size, signed=ctypes.c_int32(fault.size).value
+        ),
     }
     kind = IllegalAccessError if OUT_OF_BOUNDS <= fault.kind <= PARAM_BOUNDS else EmulatorError
     return kind(f"{where}: {texts[fault.kind]()}")

@@ -11,7 +11,8 @@ from equiv.errors import DeadlockError, EmulatorError
 
 SHARED = ".shared .align 16 .b8 buffer[1024];"
 HEAD = (
-    "mov.u32 %r1, %tid.x; mov.u32 %r2, %ctaid.x; mov.u32 %r3, %nctaid.x; mov.b32 %r20, buffer; ld.param.b64 %rd1, [flags];"
+    "mov.u32 %r1, %tid.x; mov.u32 %r2, %ctaid.x; mov.u32 %r3, %nctaid.x; mov.b32 %r20, buffer;"
+    " ld.param.b64 %rd1, [flags];"
     "ld.param.b64 %rd2, [out]; setp.eq.u32 %p1, %r1, 0; mov.u32 %r4, %ntid.x; mad.lo.u32 %r5, %r2, %r4, %r1;"
     "mul.wide.u32 %rd3, %r5, 4; add.u64 %rd3, %rd3, %rd2;"
 )

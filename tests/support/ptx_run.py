@@ -12,9 +12,11 @@ from equiv.emulator.memory import Memory
 from equiv.emulator.ptx_parser import parse
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 Array = npt.NDArray[Any]
+OBSERVERS: list[Callable[[str, engine.LaunchConfig, str, list[Array], list[Array]], None]] = []
+"""Are told of each launch without further options: text, configuration, architecture, buffers before and after."""
 TYPES = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 SPECIALS = np.array(
     [0, 0x80000000, 1, 0x80000001, 0x7FFFFF, 0x800000, 0x80800000, 0x3F800000, 0xBF800000, 0x40490FDB, 0x7F7FFFFF,
@@ -93,7 +95,13 @@ def run(
     for number, buffer in enumerate(buffers):
         memory.register(buffer.ctypes.data, buffer.nbytes, f"buffer {number}")
     params = b"".join(buffer.ctypes.data.to_bytes(8, "little") for buffer in buffers)
-    return engine.launch(engine.load(parse(text), "k", arch), config, params, memory, budget=budget, seed=seed, completion=completion)
+    before = [buffer.copy() for buffer in buffers] if OBSERVERS else []
+    program = engine.load(parse(text), "k", arch)
+    stats = engine.launch(program, config, params, memory, budget=budget, seed=seed, completion=completion)
+    if budget is None and seed is None and completion == "eager":
+        for observe in OBSERVERS:
+            observe(text, config, arch, before, buffers)
+    return stats
 
 
 def one(opcode: str, result: str, *sources: Array | str, bits: int = 32, arch: str = "sm_100a") -> Array:

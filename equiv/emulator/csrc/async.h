@@ -125,18 +125,18 @@ COLD int box_pass(Copy *c, Pass pass) {
             if (part && check_span(w, c->op, c->lane, address, part, (int)c->store)) return FAULT;
         } else if (pass == POISON) {
             memset(bytes, 0xff, row_bytes);
-            if (!c->store) map_row(t, shared, row, row_bytes, bytes, 1);
+            if (!c->store) map_row(t, shared, row, bytes, 1);
             else if (c->operation == REDUCE_MOVE) memcpy((void *)address, bytes, part);
         } else if (pass == STAGE) {
-            map_row(t, shared, row, row_bytes, c->staged + (size_t)row * row_bytes, 0);
+            map_row(t, shared, row, c->staged + (size_t)row * row_bytes, 0);
         } else if (c->store) {
             if (c->staged) memcpy(bytes, c->staged + (size_t)row * row_bytes, row_bytes);
-            else map_row(t, shared, row, row_bytes, bytes, 0);
+            else map_row(t, shared, row, bytes, 0);
             if (part) box_store_row(w->launch, c, (uint8_t *)address, bytes + skip, part);
         } else {
             map_fill(t, bytes, row_bytes);
             if (part) memcpy(bytes + skip, (const void *)address, part);
-            map_row(t, shared, row, row_bytes, bytes, 1);
+            map_row(t, shared, row, bytes, 1);
         }
         uint32_t d = 1;
         while (d < t->rank && ++count[d] == t->extent[d]) count[d++] = 0;

@@ -136,7 +136,7 @@ static inline int box_reduces(uint32_t operation, uint32_t type) {
     return type >= ELEMENT_U32 && type <= ELEMENT_S64;
 }
 
-/* Tensor copies. map: host addresses of tensor maps; at: coordinates; shared: the box in shared memory; barrier: of a load,
+/* Tensor copies, with the limits that an H200 meets with an illegal instruction. map: host addresses of tensor maps; at: coordinates; shared: the box in shared memory; barrier: of a load,
  * or 0 for a store; ranks: of a multicast, or 0. */
 COLD int box_issue(Warp *w, const Op *o, uint32_t m, const Addresses *map, uint32_t rank, const int32_t (*at)[32],
                       const Addresses *shared, const Addresses *barrier, const uint16_t *ranks, int pair, uint32_t operation) {
@@ -146,13 +146,17 @@ COLD int box_issue(Warp *w, const Op *o, uint32_t m, const Addresses *map, uint3
         uint32_t problem = map_decode((const uint8_t *)map->at[l], rank, &t);
         if (!problem && !box_reduces(operation, t.type)) problem = 8;
         if (problem) return fault(w, o, FAULT_COPY, (uint32_t)l, map->at[l], problem == 5 ? t.rank : t.bytes, problem);
-        uint32_t size = map_box_bytes(&t);
+        uint32_t size = map_shared_bytes(&t);
         Copy c = {.warp = w, .op = o, .lane = (uint32_t)l, .end = barrier ? END_MBARRIER : END_BULK_GROUP, .size = size, .count = size,
                   .operation = operation, .type = t.type, .tensor = &t, .store = !barrier};
         for (uint32_t d = 0; d < rank; d++) c.at[d] = at[d][l];
+        int64_t first = (int64_t)c.at[0] * t.bytes;
+        if (first % 16) return fault(w, o, FAULT_COPY, (uint32_t)l, 0, (uint32_t)c.at[0], 13);
+        for (uint32_t d = 0; d < rank && !barrier; d++)
+            if (c.at[d] < 0) return fault(w, o, FAULT_COPY, (uint32_t)l, 0, (uint32_t)c.at[d], 14);
         if (box_pass(&c, CHECK)) return FAULT;
         if (barrier) {
-            c.bytes = size;
+            c.bytes = map_box_bytes(&t);
             if (issue_shared(&c, shared->at[l], 128, barrier->at[l], ranks != 0, ranks ? ranks[l] : 0, pair)) return FAULT;
             continue;
         }

@@ -2,7 +2,8 @@
 #ifndef EQUIV_HALF_H
 #define EQUIV_HALF_H
 
-#include "numerics.h"
+#include "double.h"
+#include "special.h"
 
 static inline uint32_t round_odd(eq_exact x) {
     uint32_t z = eq_round_rz(x);
@@ -18,12 +19,16 @@ static inline uint32_t fast_fma(uint32_t a, uint32_t b, uint32_t c) {
 #endif
 }
 static inline uint32_t fast_fma_ftz(uint32_t a, uint32_t b, uint32_t c) {
-    return eq_ftz(fast_fma(eq_ftz(a), eq_ftz(b), eq_ftz(c)));
+    uint32_t r = fast_fma(eq_ftz(a), eq_ftz(b), eq_ftz(c));
+    return eq_abs(r) == 0x800000u ? eq_fma_rn_ftz(a, b, c) : eq_ftz(r); /* only there what is lost decides */
 }
 
 /* Results are canonical, so the only NaN is 0x7fff and a set sign means a negative number. */
 static inline uint32_t half_relu(uint32_t x) { return x & 0x8000u ? 0 : x; }
 static inline uint32_t half_ftz(uint32_t x) { return (x & 0x7c00u) == 0 ? x & 0x8000u : x; }
+
+static inline uint32_t f16_canon(uint32_t x) { return (x & 0x7fffu) > 0x7c00u ? 0x7fffu : x; }
+static inline uint32_t bf16_canon(uint32_t x) { return (x & 0x7fffu) > 0x7f80u ? 0x7fffu : x; }
 
 static inline uint32_t f16_fma(uint32_t a, uint32_t b, uint32_t c) {
     return eq_cvt_f16_rn(round_odd(eq_exact_fma(eq_f16_to_f32(a), eq_f16_to_f32(b), eq_f16_to_f32(c))));
@@ -35,6 +40,20 @@ static inline uint32_t f16_mul(uint32_t a, uint32_t b) {
     return eq_cvt_f16_rn(round_odd(eq_exact_mul(eq_f16_to_f32(a), eq_f16_to_f32(b))));
 }
 static inline uint32_t f16_sub(uint32_t a, uint32_t b) { return f16_add(a, b ^ 0x8000u); }
+/* .ftz as in float32: what lies below 2^-14 - 2^-26 becomes subnormal with any exponent range, and flushes. */
+static inline uint32_t half_flush(uint32_t r, eq_exact x) {
+    return (r & 0x7c00u) == 0 || ((r & 0x7fffu) == 0x400u && fabs(x.s) < 0x1.ffep-15) ? r & 0x8000u : r;
+}
+static inline uint32_t f16_fma_ftz(uint32_t a, uint32_t b, uint32_t c) {
+    a = half_ftz(a), b = half_ftz(b), c = half_ftz(c);
+    return half_flush(f16_fma(a, b, c), eq_exact_fma(eq_f16_to_f32(a), eq_f16_to_f32(b), eq_f16_to_f32(c)));
+}
+static inline uint32_t f16_mul_ftz(uint32_t a, uint32_t b) {
+    a = half_ftz(a), b = half_ftz(b);
+    return half_flush(f16_mul(a, b), eq_exact_mul(eq_f16_to_f32(a), eq_f16_to_f32(b)));
+}
+static inline uint32_t f16_add_ftz(uint32_t a, uint32_t b) { return half_ftz(f16_add(half_ftz(a), half_ftz(b))); }
+static inline uint32_t f16_sub_ftz(uint32_t a, uint32_t b) { return half_ftz(f16_sub(half_ftz(a), half_ftz(b))); }
 static inline uint32_t bf16_fma(uint32_t a, uint32_t b, uint32_t c) {
     return eq_cvt_bf16_rn(round_odd(eq_exact_fma(a << 16, b << 16, c << 16)));
 }
@@ -56,8 +75,21 @@ HALF_EXACT2(max, eq_max)
 HALF_EXACT2(min, eq_min)
 HALF_EXACT2(max_nan, eq_max_nan)
 HALF_EXACT2(min_nan, eq_min_nan)
-HALF_EXACT2(max_xorsign_abs, eq_max_xorsign_abs)
-HALF_EXACT2(min_xorsign_abs, eq_min_xorsign_abs)
+/* .xorsign.abs: the signs are those of the codes, a NaN's included. */
+#define HALF_SIGNED(kind, name) \
+    static inline uint32_t kind##_##name##_xorsign_abs(uint32_t a, uint32_t b) { \
+        uint32_t r = kind##_##name(a & 0x7fffu, b & 0x7fffu); \
+        return r == 0x7fffu ? r : r | ((a ^ b) & 0x8000u); \
+    }
+HALF_SIGNED(f16, max) HALF_SIGNED(f16, min) HALF_SIGNED(f16, max_nan) HALF_SIGNED(f16, min_nan)
+HALF_SIGNED(bf16, max) HALF_SIGNED(bf16, min) HALF_SIGNED(bf16, max_nan) HALF_SIGNED(bf16, min_nan)
+#define HALF_FTZ2(name) \
+    static inline uint32_t f16_##name##_ftz(uint32_t a, uint32_t b) { return half_ftz(f16_##name(half_ftz(a), half_ftz(b))); }
+HALF_FTZ2(max) HALF_FTZ2(min) HALF_FTZ2(max_nan) HALF_FTZ2(min_nan)
+HALF_FTZ2(max_xorsign_abs) HALF_FTZ2(min_xorsign_abs) HALF_FTZ2(max_nan_xorsign_abs) HALF_FTZ2(min_nan_xorsign_abs)
+
+/* .sat of a code. */
+static inline uint32_t f16_sat(uint32_t x) { return (x & 0x7fffu) > 0x7c00u || (x & 0x8000u) ? 0 : x > 0x3c00u ? 0x3c00u : x; }
 
 /* Float to integer after rounding to an integral float: saturates; NaN gives 0, in 64 bits the top bit alone. */
 static inline int64_t clamp_s(uint32_t x, int bits) {

@@ -2,14 +2,19 @@
 
 from equiv.emulator.isa import (
     atomics,
+    bits,
+    compare,
     control,
     convert,
     copies,
+    double,
     floating,
+    half,
     integer,
     matrix,
     mbarrier,
     memory,
+    narrow,
     tensor,
     tensormap,
     warp,
@@ -19,8 +24,13 @@ from equiv.emulator.isa.table import Table
 TABLE = Table(
     (
         *integer.ENTRIES,
+        *bits.ENTRIES,
+        *compare.ENTRIES,
         *floating.ENTRIES,
+        *half.ENTRIES,
+        *double.ENTRIES,
         *convert.ENTRIES,
+        *narrow.ENTRIES,
         *memory.ENTRIES,
         *atomics.ENTRIES,
         *mbarrier.ENTRIES,

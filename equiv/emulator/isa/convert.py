@@ -1,67 +1,87 @@
-"""`cvt`: between integers, floats and the narrow formats (`spec/numerics.md` section 4), and `mov` packing.
+"""`cvt` between integers, f32, f16 and bf16, `cvt.pack`, and `mov` with its packing forms.
 
-In the forms with two sources the first goes to the high half of the destination.
+Conversions of f64 are in `double`, those of the narrow formats in `narrow`. Source: `spec/numerics.md` section 4.
 """
 
 from __future__ import annotations
 
+from equiv.emulator.isa.double import FORMATS, mode
 from equiv.emulator.isa.table import TYPE_BITS, Entry, Mods, c_type
 
 _INTS = "u8|s8|u16|s16|u32|s32|u64|s64"
+_BYTES, _WORDS = "u8|s8", "u16|s16|u32|s32|u64|s64"
+_ROUNDINGS = "rn|rz|rm|rp"
+_INTEGRAL = "rni|rzi|rmi|rpi"
+_WIDEN = {"f32": "", "f16": "eq_f16_to_f32", "bf16": "eq_bf16_to_f32"}
 
 
 def _integer(mods: Mods) -> str:
     target, source = mods["dtype"], mods["atype"]
     if not mods["sat"]:
         return "d = a;"
-    bits = TYPE_BITS[target]
+    return _clamp("d", f"({c_type(source)})a", target[0] == "s", TYPE_BITS[target])
+
+
+def _clamp(result: str, value: str, signed: bool, bits: int) -> str:  # noqa: FBT001
     # 128 bits hold every value of every source type, so that the clamp is one comparison of exact numbers.
-    low, high = (
-        ("0", f"((__int128)1 << {bits}) - 1")
-        if target[0] == "u"
-        else (f"-((__int128)1 << {bits - 1})", f"((__int128)1 << {bits - 1}) - 1")
-    )
+    one = "(__int128)1"
+    low, high = (f"-({one} << {bits - 1})", f"({one} << {bits - 1}) - 1") if signed else ("0", f"({one} << {bits}) - 1")
     return (
-        f"{{ const __int128 x = ({c_type(source)})a, low = {low}, high = {high};"
-        f" d = ({c_type(target)})(x < low ? low : x > high ? high : x); }}"
+        f"{{ const __int128 x = {value}, low = {low}, high = {high};"
+        f" {result} = ({'' if signed else 'u'}int64_t)(x < low ? low : x > high ? high : x); }}"
     )
 
 
 def _float_to_integer(mods: Mods) -> str:
-    widen = {"f32": "", "f16": "eq_f16_to_f32", "bf16": "eq_bf16_to_f32"}[mods["atype"]]
     flush = "_ftz" if mods.get("ftz") else ""
-    return f"d = clamp_{mods['dtype'][0]}(eq_{mods['rnd']}{flush}({widen}(a)), {TYPE_BITS[mods['dtype']]});"
+    value = f"eq_{mods['rnd']}{flush}({_WIDEN[mods['atype']]}(a))"
+    return f"d = clamp_{mods['dtype'][0]}({value}, {TYPE_BITS[mods['dtype']]});"
+
+
+def _saturated(mods: Mods, value: str) -> str:
+    if not mods.get("sat"):
+        return f"d = {value};"
+    return f"d = {'eq_sat' if mods['dtype'] == 'f32' else 'f16_sat'}((uint32_t){value});"
 
 
 def _integer_to_float(mods: Mods) -> str:
-    # A 64-bit source is not exact in double: only rn, by the compiler's own single rounding.
-    wide = TYPE_BITS[mods["atype"]] == 64
-    call = "eq_bits((float)a)" if wide else f"eq_round_{mods['rnd']}(exact_integer((double)a))"
-    return f"d = eq_sat({call});" if mods.get("sat") else f"d = {call};"
-
-
-def _integer_to_half(mods: Mods) -> str:
-    return f"d = eq_cvt_{mods['dtype']}_rn(round_odd(exact_integer((double)a)));"
+    fraction, emin, bits = FORMATS[mods["dtype"]]
+    if mods["dtype"] == "f32" and TYPE_BITS[mods["atype"]] < 64:
+        return _saturated(mods, f"eq_round_{mods['rnd']}(exact_integer((double)a))")
+    kind = "signed" if mods["atype"][0] == "s" else "unsigned"
+    return _saturated(mods, f"eq_exact_code(eq_exact_{kind}(a), {mode(mods)}, {fraction}, {emin}, {bits})")
 
 
 def _float_to_float(mods: Mods) -> str:
     value = "eq_ftz(a)" if mods["ftz"] else "a"
     if mods.get("rnd"):
         value = f"eq_{mods['rnd']}({value})"
-    return f"d = eq_sat({value});" if mods["sat"] else f"d = {value};"
+    elif mods["ftz"]:
+        value = f"eq_canon({value})"
+    return _saturated(mods, value)
+
+
+def _half_to_half(mods: Mods) -> str:
+    """An integral rounding, or none, within one format; a NaN becomes canonical."""
+    kind = mods["dtype"]
+    if not mods.get("rnd"):
+        return _saturated(mods, f"{kind}_canon(a)")
+    return _saturated(mods, f"eq_cvt_{kind}_rn(eq_{mods['rnd']}({_WIDEN[kind]}(a)))")
 
 
 def _narrow(mods: Mods, value: str) -> str:
-    """f32 to one f16 or bf16."""
-    kind = mods["dtype"].removesuffix("x2")
-    flush = f"eq_ftz({value})" if mods.get("ftz") else value
-    if mods.get("sat"):
-        flush = f"eq_sat({flush})"
+    """f32, or a half, to one f16 or bf16."""
+    kind, rounding = mods["dtype"].removesuffix("x2"), mods["rnd"]
+    wide = f"{_WIDEN[mods['atype']]}({value})"
     if mods.get("satfinite"):
-        limit = {"f16": "0x477fe000u", "bf16": "0x7f7f0000u"}[kind]
-        flush = f"clamp_finite({flush}, {limit})"
-    call = f"eq_cvt_{kind}_{mods['rnd']}({flush})"
-    return f"half_relu({call})" if mods.get("relu") else call
+        wide = f"clamp_finite({wide}, {'0x477fe000u' if kind == 'f16' else '0x7f7f0000u'})"
+    if rounding == "rn" or (rounding == "rz" and kind == "bf16"):
+        code = f"eq_cvt_{kind}_{rounding}({wide})"
+    else:
+        fraction, emin, bits = FORMATS[kind]
+        code = f"(uint32_t)eq_exact_code(exact_integer(eq_float({wide})), {mode(mods)}, {fraction}, {emin}, {bits})"
+    code = f"f16_sat({code})" if mods.get("sat") else code
+    return f"half_relu({code})" if mods.get("relu") else code
 
 
 def _narrow_one(mods: Mods) -> str:
@@ -72,44 +92,19 @@ def _narrow_two(mods: Mods) -> str:
     return f"d = {_narrow(mods, 'a')} << 16 | {_narrow(mods, 'b')};"
 
 
-def _tiny(mods: Mods, value: str) -> str:
-    """f32 to one code of a narrow format."""
-    kind, finite = mods["dtype"].removesuffix("x2"), "_satfinite" if mods["satfinite"] else ""
-    value = f"relu_f32({value})" if mods.get("relu") else value
-    return f"eq_cvt_{kind}_{mods['rnd']}{finite}({value})"
+def _tf32(mods: Mods) -> str:
+    value = f"eq_cvt_tf32_{mods['rnd']}({'relu_f32(a)' if mods.get('relu') else 'a'})"
+    return f"d = eq_tf32_finite({value});" if mods.get("satfinite") else f"d = {value};"
 
 
-def _tiny_two(mods: Mods) -> str:
-    shift = 4 if mods["dtype"] == "e2m1x2" else 8
-    return f"d = {_tiny(mods, 'a')} << {shift} | {_tiny(mods, 'b')};"
-
-
-def _tiny_packed(mods: Mods) -> str:
-    """Two halves in one register to two codes: element by element, low to low."""
-    widen = {"f16x2": "eq_f16_to_f32", "bf16x2": "eq_bf16_to_f32"}[mods["atype"]]
-    shift = 4 if mods["dtype"] == "e2m1x2" else 8
-    return f"d = {_tiny(mods, f'{widen}(a >> 16)')} << {shift} | {_tiny(mods, f'{widen}(a & 0xffffu)')};"
-
-
-def _widen_packed(mods: Mods) -> str:
-    kind, shift, mask = mods["atype"].removesuffix("x2"), *((4, 15) if mods["atype"] == "e2m1x2" else (8, 255))
-    target = mods["dtype"].removesuffix("x2")
-    low, high = (
-        f"eq_cvt_{target}_rn(eq_{kind}_to_f32({value}))" for value in (f"a & {mask}", f"a >> {shift} & {mask}")
-    )
-    if mods.get("relu"):
-        low, high = f"half_relu({low})", f"half_relu({high})"
-    return f"d = (uint32_t){high} << 16 | {low};"
-
-
-def _scale_two(mods: Mods) -> str:
-    name = f"eq_cvt_ue8m0_{mods['rnd']}{'_satfinite' if mods['satfinite'] else ''}"
-    return f"d = {name}(a) << 8 | {name}(b);"
-
-
-def _scale_packed(mods: Mods) -> str:
-    name = f"eq_cvt_ue8m0_{mods['rnd']}{'_satfinite' if mods['satfinite'] else ''}"
-    return f"d = {name}(a & 0xffff0000u) << 8 | {name}(a << 16);"
+def _pack_saturated(mods: Mods) -> str:
+    """Both sources clamped, the first above the second, above them what c has in its low bits."""
+    signed, bits = mods["dtype"][0] == "s", int(mods["dtype"][1:])
+    mask = (1 << bits) - 1
+    rest = f" | c << {2 * bits}" if bits < 16 else ""
+    upper, lower = (_clamp(name, f"(int32_t){value}", signed, bits) for name, value in (("upper", "a"), ("lower", "b")))
+    packed = f"(uint32_t)((upper & {mask}) << {bits} | (lower & {mask})){rest}"
+    return f"{{ uint64_t upper, lower; {upper} {lower} d = {packed}; }}"
 
 
 def _pack(count: int, bits: int) -> str:
@@ -121,54 +116,73 @@ def _unpack(count: int, bits: int) -> str:
     return " ".join(f"d{i} = (uint{bits}_t)(a >> {bits * i});" for i in range(count))
 
 
+def _to_halves() -> tuple[Entry, ...]:
+    entries = [
+        Entry(
+            "cvt rnd=rn|rz|rm|rp ftz? sat? dtype=f16 atype=f32",
+            "d=f16 a:f32",
+            _narrow_one,
+            hints=("ftz",),
+            note="`.ftz` does not flush here (measured)",
+        ),
+        Entry("cvt rnd=rn|rz|rm|rp dtype=bf16 atype=f32", "d=bf16 a:f32", _narrow_one),
+        Entry("cvt rnd=rn|rz|rm|rp dtype=bf16 atype=f16", "d=bf16 a:f16", _narrow_one),
+        Entry("cvt rnd=rn|rz|rm|rp dtype=f16 atype=bf16", "d=f16 a:bf16", _narrow_one),
+        Entry("cvt rnd=rn|rz dtype=f16x2|bf16x2 atype=f32", "d=b32 a:f32 b:f32", _narrow_two),
+    ]
+    for more in ("relu satfinite?", "satfinite relu?"):
+        entries += [
+            Entry(f"cvt rnd=rn|rz {more} dtype=f16|bf16 atype=f32", "d=dtype a:f32", _narrow_one),
+            Entry(f"cvt rnd=rn|rz {more} dtype=f16x2|bf16x2 atype=f32", "d=b32 a:f32 b:f32", _narrow_two),
+        ]
+    return tuple(entries)
+
+
 _PACKED = ((2, 8), (2, 16), (4, 8), (2, 32), (4, 16))
 
 ENTRIES = (
-    Entry(f"cvt sat? dtype={_INTS} atype={_INTS}", "d=dtype~ a:atype~", _integer),
+    *(
+        Entry(f"cvt sat? dtype={target} atype={source}", "d=dtype~ a:atype~", _integer)
+        for target, source in (("u8|s8|u16|s16|u32|s32|u64|s64", _INTS),)
+    ),
     Entry(
-        f"cvt rnd=rni|rzi|rmi|rpi ftz? sat? dtype={_INTS} atype=f32",
+        f"cvt rnd={_INTEGRAL} ftz? sat? dtype={_INTS} atype=f32",
         "d=dtype~ a:f32",
         _float_to_integer,
-        note="always saturates; NaN gives 0",
+        note="always saturates; NaN gives 0, in 64 bits the top bit alone",
     ),
-    Entry(f"cvt rnd=rni|rzi|rmi|rpi sat? dtype={_INTS} atype=f16|bf16", "d=dtype~ a:atype", _float_to_integer),
-    Entry("cvt rnd=rn|rz|rm|rp sat? dtype=f32 atype=u8|s8|u16|s16|u32|s32", "d=f32 a:atype~", _integer_to_float),
-    Entry("cvt rnd=rn sat? dtype=f32 atype=u64|s64", "d=f32 a:atype", _integer_to_float),
-    Entry("cvt rnd=rn dtype=f16|bf16 atype=u8|s8|u16|s16|u32|s32", "d=dtype a:atype~", _integer_to_half),
+    Entry(f"cvt rnd={_INTEGRAL} sat? dtype={_BYTES} atype=f16", "d=dtype a:f16", _float_to_integer),
+    Entry(f"cvt rnd={_INTEGRAL} sat? dtype={_WORDS} atype=f16", "d=dtype a:f16", _float_to_integer),
+    Entry(f"cvt rnd={_INTEGRAL} dtype={_INTS} atype=bf16", "d=dtype a:bf16", _float_to_integer),
+    Entry(
+        f"cvt rnd={_ROUNDINGS} ftz? sat? dtype=f32 atype={_INTS}", "d=f32 a:atype~", _integer_to_float, hints=("ftz",)
+    ),
+    Entry(f"cvt rnd={_ROUNDINGS} sat? dtype=f16 atype={_INTS}", "d=dtype a:atype", _integer_to_float),
+    Entry(f"cvt rnd={_ROUNDINGS} dtype=bf16 atype={_INTS}", "d=dtype a:atype", _integer_to_float),
     Entry("cvt ftz? sat? dtype=f32 atype=f32", "d=f32 a:f32", _float_to_float),
-    Entry("cvt rnd=rni|rzi|rmi|rpi ftz? sat? dtype=f32 atype=f32", "d=f32 a:f32", _float_to_float),
+    Entry(f"cvt rnd={_INTEGRAL} ftz? sat? dtype=f32 atype=f32", "d=f32 a:f32", _float_to_float),
     Entry(
         "cvt ftz? sat? dtype=f32 atype=f16",
         "d=f32 a:f16",
-        lambda mods: f"d = {'eq_sat' if mods['sat'] else ''}(eq_f16_to_f32({'half_ftz' if mods['ftz'] else ''}(a)));",
+        lambda mods: _saturated(mods, "eq_f16_to_f32(a)"),
+        hints=("ftz",),
+        note="an f16 subnormal is no f32 subnormal",
     ),
-    Entry("cvt dtype=f32 atype=bf16", "d=f32 a:bf16", "d = (uint32_t)a << 16;"),
-    Entry("cvt rnd=rn ftz? sat? dtype=f16 atype=f32", "d=f16 a:f32", _narrow_one),
-    Entry("cvt rnd=rn relu satfinite? dtype=f16 atype=f32", "d=f16 a:f32", _narrow_one),
-    Entry("cvt rnd=rn satfinite dtype=f16 atype=f32", "d=f16 a:f32", _narrow_one),
-    Entry("cvt rnd=rn relu? satfinite? dtype=bf16 atype=f32", "d=bf16 a:f32", _narrow_one),
-    Entry("cvt rnd=rz relu? satfinite? dtype=bf16 atype=f32", "d=bf16 a:f32", _narrow_one),
-    Entry("cvt rnd=rn satfinite? relu? dtype=f16x2|bf16x2 atype=f32", "d=b32 a:f32 b:f32", _narrow_two),
-    Entry("cvt rnd=rz satfinite? relu? dtype=bf16x2 atype=f32", "d=b32 a:f32 b:f32", _narrow_two),
-    Entry("cvt rnd=rn dtype=bf16 atype=f16", "d=bf16 a:f16", "d = eq_cvt_bf16_rn(eq_f16_to_f32(a));"),
-    Entry("cvt rnd=rn dtype=f16 atype=bf16", "d=f16 a:bf16", "d = eq_cvt_f16_rn((uint32_t)a << 16);"),
-    Entry("cvt rnd=rna dtype=tf32 atype=f32", "d=b32 a:f32", "d = eq_cvt_tf32_rna(a);"),
-    Entry("cvt rnd=rn satfinite relu? dtype=e4m3x2|e5m2x2 atype=f32", "d=dtype a:f32 b:f32", _tiny_two, arch=89),
-    Entry("cvt rnd=rn satfinite relu? dtype=e4m3x2|e5m2x2 atype=f16x2", "d=dtype a:f16x2", _tiny_packed, arch=89),
-    Entry("cvt rnd=rn satfinite relu? dtype=e4m3x2|e5m2x2 atype=bf16x2", "d=dtype a:bf16x2", _tiny_packed, arch=100),
-    Entry("cvt rnd=rn satfinite relu? dtype=e2m1x2 atype=f32", "d=e2m1x2~ a:f32 b:f32", _tiny_two, arch=100),
-    Entry("cvt rnd=rn satfinite relu? dtype=e2m1x2 atype=f16x2|bf16x2", "d=e2m1x2~ a:atype", _tiny_packed, arch=100),
-    Entry("cvt rnd=rn relu? dtype=f16x2 atype=e4m3x2|e5m2x2", "d=b32 a:atype", _widen_packed, arch=89),
-    Entry("cvt rnd=rn relu? dtype=bf16x2 atype=e4m3x2|e5m2x2", "d=b32 a:atype", _widen_packed, arch=100),
-    Entry("cvt rnd=rn relu? dtype=f16x2|bf16x2 atype=e2m1x2", "d=b32 a:e2m1x2~", _widen_packed, arch=100),
-    Entry("cvt rnd=rz|rp satfinite? dtype=ue8m0x2 atype=f32", "d=ue8m0x2 a:f32 b:f32", _scale_two, arch=100),
-    Entry("cvt rnd=rz|rp satfinite? dtype=ue8m0x2 atype=bf16x2", "d=ue8m0x2 a:bf16x2", _scale_packed, arch=100),
     Entry(
-        "cvt rnd=rn dtype=bf16x2 atype=ue8m0x2",
-        "d=b32 a:ue8m0x2",
-        "d = eq_ue8m0_to_bf16(a >> 8) << 16 | eq_ue8m0_to_bf16(a);",
-        arch=100,
+        f"cvt rnd?={_ROUNDINGS} ftz? dtype=f32 atype=bf16",
+        "d=f32 a:bf16",
+        lambda mods: "d = eq_ftz(eq_canon((uint32_t)a << 16));" if mods["ftz"] else "d = (uint32_t)a << 16;",
+        hints=("rnd",),
     ),
+    Entry("cvt sat? dtype=f16 atype=f16", "d=f16 a:f16", _half_to_half),
+    Entry(f"cvt rnd={_INTEGRAL} sat? dtype=f16 atype=f16", "d=f16 a:f16", _half_to_half),
+    Entry(f"cvt rnd={_INTEGRAL} dtype=bf16 atype=bf16", "d=bf16 a:bf16", _half_to_half),
+    *_to_halves(),
+    Entry("cvt rnd=rna satfinite? dtype=tf32 atype=f32", "d=b32 a:f32", _tf32),
+    Entry("cvt rnd=rn|rz relu? dtype=tf32 atype=f32", "d=b32 a:f32", _tf32),
+    Entry("cvt rnd=rn|rz satfinite relu? dtype=tf32 atype=f32", "d=b32 a:f32", _tf32, arch=100),
+    Entry("cvt pack sat dtype=u16|s16 atype=s32", "d=u32 a:s32 b:s32", _pack_saturated),
+    Entry("cvt pack sat dtype=u8|s8|u4|s4|u2|s2 atype=s32 ctype=b32", "d=u32 a:s32 b:s32 c:b32", _pack_saturated),
     Entry("mov type=b16|u16|s16|b32|u32|s32|f32|b64|u64|s64|f64", "d=type a:type", "d = a;"),
     Entry("mov type=pred", "p=pred a:pred", "p_ = a_;", "warp"),
     *(Entry(f"mov type=b{count * bits}", f"d=type a:b{bits}*{count}", _pack(count, bits)) for count, bits in _PACKED),

@@ -1,4 +1,4 @@
-"""mbarrier objects in shared memory: arrivals, bytes of asynchronous copies, waits. Their state is in csrc/mbarrier.h."""
+"""mbarriers, objects in shared memory: arrivals, bytes of asynchronous copies, waits. Their state: csrc/mbarrier.h."""
 
 from __future__ import annotations
 

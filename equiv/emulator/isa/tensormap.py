@@ -15,7 +15,8 @@ def _replace(mods: Mods) -> str:
     return (
         f"{check(mods['space'], 'a', 128, 64, write=True)}\n"
         f"if ({dimension} >= {limit}) return fault(w, o, FAULT_COPY, 0, 0, (uint32_t){dimension}, 9);\n"
-        f"LANES(l) if (HAS(l)) map_replace((uint8_t *)a.at[l], FIELD_{mods['field'].upper()}, (uint32_t){dimension}, {value});"
+        "LANES(l) if (HAS(l)) map_replace((uint8_t *)a.at[l],"
+        f" FIELD_{mods['field'].upper()}, (uint32_t){dimension}, {value});"
     )
 
 
@@ -25,13 +26,12 @@ def _entry(field: str, bits: str, operands: str) -> Entry:
     )
 
 
-def _publish(mods: Mods) -> str:
-    return (
-        check("global", "a", 128, 128, write=True)
-        + check("shared", "s", 128, 128, write=False)
-        + "\nif (i != 128) return fault(w, o, FAULT_COPY, 0, 0, (uint32_t)i, 10);\n"
-        "{ const int l = __builtin_ctz(m); memcpy((void *)a.at[l], (const void *)s.at[l], 128); }"
-    )
+_PUBLISH = (
+    check("global", "a", 128, 128, write=True)
+    + check("shared", "s", 128, 128, write=False)
+    + "\nif (i != 128) return fault(w, o, FAULT_COPY, 0, 0, (uint32_t)i, 10);\n"
+    "{ const int l = __builtin_ctz(m); memcpy((void *)a.at[l], (const void *)s.at[l], 128); }"
+)
 
 
 ENTRIES = (
@@ -43,7 +43,7 @@ ENTRIES = (
     Entry(
         "tensormap cp_fenceproxy global shared::cta tensormap::generic release scope=cta|cluster|gpu|sys sync aligned",
         "[a]:global [s]:shared i:imm",
-        _publish,
+        _PUBLISH,
         "warp",
         hints=("scope",),
         needs_lanes="FULL",

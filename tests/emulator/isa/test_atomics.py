@@ -89,7 +89,7 @@ def _flushed(values: Array) -> Array:
 @pytest.mark.parametrize(
     ("base", "flush"), [("atom.global", True), ("red.relaxed.gpu.global", True), ("atom.shared", False)]
 )
-def test_f32_addition_flushes_subnormals_in_global_memory_and_keeps_them_in_shared(base: str, flush: bool) -> None:  # noqa: FBT001
+def test_f32_addition_flushes_subnormals_in_global_memory_and_keeps_them_in_shared(base: str, flush: bool) -> None:
     values = SPECIALS[SPECIALS & 0x7F800000 != 0x7F800000]
     memory, given = np.repeat(values, len(values)), np.tile(values, len(values))
     memory, given = memory[: len(memory) // 32 * 32], given[: len(memory) // 32 * 32]
@@ -142,7 +142,8 @@ def test_vector_minimum_of_bf16_pairs() -> None:
 def test_compare_and_swap(bits: int) -> None:
     name = {16: "%rs", 32: "%r2", 64: "%rd2"}[bits]
     body = (
-        f"{HEAD} mul.wide.u32 %rd4, %r1, {bits // 8}; add.u64 %rd5, %rd4, %rd2; add.u64 %rd6, %rd4, %rd3; add.u64 %rd4, %rd4,"
+        f"{HEAD} mul.wide.u32 %rd4, %r1, {bits // 8}; add.u64 %rd5, %rd4, %rd2; add.u64 %rd6, %rd4, %rd3;"
+        " add.u64 %rd4, %rd4,"
         f"%rd1; ld.global.b{bits} {name}1, [%rd5]; atom.global.cas.b{bits} {name}2, [%rd4], {name}1, 7;"
         f"st.global.b{bits} [%rd6], {name}2;"
     )
@@ -157,8 +158,10 @@ def test_compare_and_swap(bits: int) -> None:
 
 def test_lanes_at_one_address_go_one_after_the_other_and_float_additions_are_counted() -> None:
     body = (
-        f"{HEAD} cvt.rn.f32.u32 %f1, %r1; red.global.add.f32 [%rd1], %f1; atom.global.gpu.acq_rel.add.f32 %f2, [%rd1+4], 0f3F800000;"
-        "mul.wide.u32 %rd4, %r1, 4; add.u64 %rd3, %rd3, %rd4; st.global.f32 [%rd3], %f2; red.global.add.u32 [%rd1+8], %r1;"
+        f"{HEAD} cvt.rn.f32.u32 %f1, %r1; red.global.add.f32 [%rd1], %f1; atom.global.gpu.acq_rel.add.f32"
+        " %f2, [%rd1+4], 0f3F800000;"
+        "mul.wide.u32 %rd4, %r1, 4; add.u64 %rd3, %rd3, %rd4; st.global.f32 [%rd3], %f2;"
+        " red.global.add.u32 [%rd1+8], %r1;"
     )
     at, out = np.zeros(4, np.float32), np.zeros(64, np.float32)
     stats = run(

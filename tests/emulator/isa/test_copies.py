@@ -10,7 +10,11 @@ from equiv.errors import EmulatorError, IllegalAccessError
 SHARED = ".shared .align 1024 .b8 buffer[4096]; .shared .align 8 .b64 bar[4];"
 HEAD = (
     "mov.u32 %r1, %tid.x; setp.eq.u32 %p1, %r1, 0; mov.u32 %r2, %cluster_ctarank; mov.b32 %r20, bar;"
-    "mov.b32 %r21, buffer; ld.param.b64 %rd1, [in]; ld.param.b64 %rd2, [out];\n"
+    "mov.b32 %r21, buffer; ld.param.b64 %rd1, [in]; ld.param.b64 %rd2, [out];"
+    # As the emulator has never-written memory; so that a GPU can run the same.
+    "shl.b32 %r41, %r1, 2; Q: add.u32 %r42, %r21, %r41; st.shared.b32 [%r42], -1; mov.u32 %r43, %ntid.x;"
+    " shl.b32 %r43, %r43, 2;"
+    "add.u32 %r41, %r41, %r43; setp.lt.u32 %p19, %r41, 4096; @%p19 bra Q; fence.proxy.async; bar.sync 0;\n"
 )
 INIT = "@%p1 mbarrier.init.shared.b64 [%r20], 1; @%p1 fence.mbarrier_init.release.cluster;"
 ALL = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
@@ -66,7 +70,8 @@ def test_a_bulk_load_comes_whole_and_ends_the_phase(completion: str, state: str)
 def test_a_missing_wait_passes_when_copies_are_eager_and_shows_when_they_are_late() -> None:
     load = (
         f"{INIT} bar.sync 0; @%p1 mbarrier.arrive.expect_tx.shared.b64 %rd9, [%r20], 4096;"
-        "@%p1 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r21], [%rd1], 4096, [%r20]; bar.sync 0;"
+        "@%p1 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r21], [%rd1], 4096,"
+        " [%r20]; bar.sync 0;"
     )
     source = numbers()
     eager, _ = launch(load + DUMP, source)
@@ -154,7 +159,8 @@ def test_a_store_async_lands_late_only_when_its_mbarrier_is_waited_for() -> None
 
 
 GROUPS = (
-    "shl.b32 %r6, %r1, 4; add.u32 %r7, %r21, %r6; cvt.u64.u32 %rd4, %r6; add.u64 %rd5, %rd1, %rd4; add.u64 %rd6, %rd2, %rd4;"
+    "shl.b32 %r6, %r1, 4; add.u32 %r7, %r21, %r6; cvt.u64.u32 %rd4, %r6; add.u64 %rd5, %rd1, %rd4;"
+    " add.u64 %rd6, %rd2, %rd4;"
     "cp.async.cg.shared.global [%r7], [%rd5], 16; cp.async.commit_group;"
     "cp.async.cg.shared.global [%r7+512], [%rd5+512], 16; cp.async.commit_group;"
     "cp.async.ca.shared.global [%r7+1024], [%rd5+1024], 16, 5; cp.async.commit_group;"
@@ -257,7 +263,8 @@ def test_a_bulk_reduction_combines_each_element(
     if kind[0] == "f":
         source.view(lane)[:] = np.random.default_rng(5).standard_normal(4096 // lane().itemsize)
     body = (
-        "shl.b32 %r7, %r1, 2; add.u32 %r8, %r21, %r7; cvt.u64.u32 %rd4, %r7; add.u64 %rd5, %rd1, %rd4; add.u64 %rd6, %rd2, %rd4;"
+        "shl.b32 %r7, %r1, 2; add.u32 %r8, %r21, %r7; cvt.u64.u32 %rd4, %r7; add.u64 %rd5, %rd1, %rd4;"
+        " add.u64 %rd6, %rd2, %rd4;"
         "ld.global.b32 %r9, [%rd5]; st.shared.b32 [%r8], %r9; ld.global.b32 %r9, [%rd5+128]; st.global.b32 [%rd6], %r9;"
         "fence.proxy.async; bar.sync 0; @!%p1 bra END;"
         f"cp.reduce.async.bulk.global.shared::cta.bulk_group.{operation}.{kind} [%rd2], [%r21], 128;"
@@ -277,7 +284,8 @@ def test_reductions_into_another_cta_signal_it(completion: str) -> None:
         "st.shared.b32 [%r8+128], 1000; @%p1 mbarrier.arrive.expect_tx.shared.b64 %rd9, [%r20], 256;"
         f"fence.proxy.async; {ALL} xor.b32 %r6, %r2, 1; mapa.shared::cluster.u32 %r10, %r21, %r6;"
         "mapa.shared::cluster.u32 %r11, %r20, %r6; add.u32 %r12, %r10, %r7;"
-        "@%p1 cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32 [%r10+128], [%r21], 128, [%r11];"
+        "@%p1 cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32"
+        " [%r10+128], [%r21], 128, [%r11];"
         "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.max.s32 [%r12+128], 1020, [%r11];"
         f"{WAIT} {DUMP} {ALL}"
     )
@@ -297,7 +305,10 @@ def test_reductions_into_another_cta_signal_it(completion: str) -> None:
         ),
         ("cp.async.bulk.global.shared::cta.bulk_group [%rd2], [%r21+8], 16;", "is not a multiple of 16"),
         (
-            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%r21], [%rd1], 16, [%r20], %rs1;",
+            (
+                "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%r21],"
+                " [%rd1], 16, [%r20], %rs1;"
+            ),
             "multicast to CTAs 0x2, but the cluster has fewer",
         ),
         (

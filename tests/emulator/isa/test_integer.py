@@ -56,7 +56,7 @@ ARITHMETIC: dict[str, Callable[[int, int, int], int]] = {
     "min": lambda x, y, bits: min(x, y),
     "max": lambda x, y, bits: max(x, y),
     "div": lambda x, y, bits: _trunc(x, y) if y else -1,
-    "rem": lambda x, y, bits: x - y * _trunc(x, y) if y else x,
+    "rem": lambda x, y, bits: x - y * _trunc(x, y) if y else -1,
 }
 
 

@@ -153,9 +153,11 @@ def test_a_lost_arrival_and_lost_bytes_are_told_by_the_deadlock() -> None:
     with pytest.raises(DeadlockError) as caught:
         _run(body)
     assert str(caught.value).splitlines()[1:] == [
-        "  CTA (0, 0, 0) warp 0 lanes 0xffffffff wait for parity 0 of the mbarrier at CTA rank 0, offset 1032: 16 of 33"
-        " arrivals are missing and 4096 bytes are expected and have not come: PTX line 14"
-        " `mbarrier.try_wait.parity.shared.b64`"
+        (
+            "  CTA (0, 0, 0) warp 0 lanes 0xffffffff wait for parity 0 of the mbarrier at CTA rank 0, offset 1032:"
+            " 16 of 33 arrivals are missing and 4096 bytes are expected and have not come: PTX line 14"
+            " `mbarrier.try_wait.parity.shared.b64`"
+        )
     ]
 
 
@@ -185,13 +187,17 @@ def test_bytes_that_nobody_expected_are_told_by_the_deadlock() -> None:
             "3 arrivals at the mbarrier at offset 1024, which waits for 2 only",
         ),
         (
-            "mbarrier.init.shared.b64 [%r20], 2; mbarrier.expect_tx.relaxed.cta.shared.b64 [%r20], 1048575;"
-            "mbarrier.expect_tx.relaxed.cta.shared.b64 [%r20], 1;",
+            (
+                "mbarrier.init.shared.b64 [%r20], 2; mbarrier.expect_tx.relaxed.cta.shared.b64 [%r20], 1048575;"
+                "mbarrier.expect_tx.relaxed.cta.shared.b64 [%r20], 1;"
+            ),
             "the mbarrier at offset 1024 counts 1048576 bytes: its limits are -1048575 and 1048575",
         ),
         (
-            "mbarrier.init.shared.b64 [%r20], 2; mbarrier.inval.shared.b64 [%r20];"
-            "mbarrier.try_wait.parity.shared.b64 %p1, [%r20], 0;",
+            (
+                "mbarrier.init.shared.b64 [%r20], 2; mbarrier.inval.shared.b64 [%r20];"
+                "mbarrier.try_wait.parity.shared.b64 %p1, [%r20], 0;"
+            ),
             "no mbarrier has been initialised at shared address 0x800",
         ),
         ("mbarrier.init.shared.b64 [%r20+4], 1;", "shared address 0x804 is not a multiple of 8"),
@@ -206,7 +212,8 @@ def test_misuse_of_an_mbarrier_is_named(body: str, message: str) -> None:
 
 def test_an_mbarrier_is_reached_by_a_generic_address() -> None:
     body = """
-        cvt.u64.u32 %rd2, %r20; cvta.shared.u64 %rd2, %rd2; mbarrier.init.b64 [%rd2], 1; mbarrier.arrive.b64 %rd3, [%rd2];
+        cvt.u64.u32 %rd2, %r20; cvta.shared.u64 %rd2, %rd2; mbarrier.init.b64 [%rd2], 1;
+        mbarrier.arrive.b64 %rd3, [%rd2];
         mbarrier.test_wait.parity.b64 %p1, [%rd2], 0; selp.b32 %r5, 1, 0, %p1; st.global.b32 [%rd1], %r5;
     """
     assert _run(ONE.format(body))[0] == 1

@@ -102,7 +102,8 @@ def test_asynchronous_copy_fills_what_it_does_not_read_with_zeros() -> None:
 
 def test_an_asynchronous_copy_that_reads_nothing_needs_no_address() -> None:
     extra = "mov.u32 %r20, buffer; mad.lo.u32 %r21, %r1, 16, %r20; mov.b64 %rd3, 0;"
-    load = "cp.async.cg.shared.global [%r21], [%rd3], 16, 0; ld.shared.v4.b32 {%r2,%r3,%r4,%r5}, [%r21];"
+    load = "cp.async.cg.shared.global [%r21], [%rd3], 16, 0; cp.async.wait_all;"
+    load += "ld.shared.v4.b32 {%r2,%r3,%r4,%r5}, [%r21];"
     _, target = _copy(load, "st.global.v4.b32 [%rd4], {%r2,%r3,%r4,%r5};", 16, outside=SHARED, extra=extra)
     assert not target.any()
 

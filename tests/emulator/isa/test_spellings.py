@@ -129,8 +129,8 @@ def test_a_spelling_of_the_assembler_is_known(text: str) -> None:
     [
         ("mbarrier.arrive.noComplete.release.cta.shared::cta.b64 %rd2, [%r1], 5;", "`.noComplete` is not known here"),
         (
-            "cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes"
-            " [%r1],[%rd1,{%r2,%r3,%r4}],[%r1],{%rs1};",
+            ("cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes"
+            " [%r1],[%rd1,{%r2,%r3,%r4}],[%r1],{%rs1};"),
             "`.im2col` is not known here",
         ),
         ("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r1],[%rd1,{%r2}],[%r1];",
@@ -138,7 +138,8 @@ def test_a_spelling_of_the_assembler_is_known(text: str) -> None:
         ("ld.global.b32 %r2,[%rd1,{%r2}];", "operand a must be an address"),
         ("st.bulk.weak.shared::cta [%r1], 64, 0;", "needs sm_100 or higher"),
         (
-            "cp.async.bulk.tensor.1d.shared::cta.global.mbarrier::complete_tx::bytes.cta_group::1 [%r1],[%rd1,{%r2}],[%r1];",
+            ("cp.async.bulk.tensor.1d.shared::cta.global.mbarrier::complete_tx::bytes.cta_group::1"
+            " [%r1],[%rd1,{%r2}],[%r1];"),
             "needs sm_100 or higher",
         ),
     ],

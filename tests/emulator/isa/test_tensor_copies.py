@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,10 @@ SHARED = ".shared .align 1024 .b8 buffer[16384]; .shared .align 8 .b64 bar[4];"
 HEAD = (
     "mov.u32 %r1, %tid.x; setp.eq.u32 %p1, %r1, 0; mov.u32 %r2, %cluster_ctarank; mov.b32 %r20, bar;"
     "mov.b32 %r21, buffer; ld.param.b64 %rd1, [map]; ld.param.b64 %rd2, [out];"
+    # As the emulator has never-written memory; so that a GPU can run the same.
+    "shl.b32 %r41, %r1, 2; Q: add.u32 %r42, %r21, %r41; st.shared.b32 [%r42], -1; mov.u32 %r43, %ntid.x;"
+    " shl.b32 %r43, %r43, 2;"
+    "add.u32 %r41, %r41, %r43; setp.lt.u32 %p19, %r41, 16384; @%p19 bra Q; fence.proxy.async; bar.sync 0;"
     "@%p1 mbarrier.init.shared.b64 [%r20], 1; @%p1 fence.mbarrier_init.release.cluster; bar.sync 0;\n"
 )
 WAIT = "W: mbarrier.try_wait.parity.shared::cta.b64 %p8, [%r20], 0; @!%p8 bra W;"
@@ -70,12 +75,13 @@ def elements(tensor: TensorMap, at: tuple[int, ...], data: Array) -> list[tuple[
     steps = (1, *(tensor.steps or (1,) * len(at))[1:])
     counts = [range(0, box, step) for box, step in zip(tensor.box, steps, strict=True)]
     found = []
+    row = len(counts[0]) * size
     for number, index in enumerate(itertools.product(*reversed(counts))):
         place = [start + one for start, one in zip(at, reversed(index), strict=True)]
         inside = all(0 <= one < limit for one, limit in zip(place, tensor.shape, strict=True))
         strides = (size, *tensor.strides)
         source = sum(one * stride for one, stride in zip(place, strides, strict=True)) if inside else None
-        address = number * size
+        address = number * size // row * (tensor.swizzle or row) + number * size % row
         mask = {0: 0, 32: 1, 64: 3, 128: 7}[tensor.swizzle]
         found.append((address ^ (address >> 7 & mask) << 4, source))
     return found
@@ -105,28 +111,31 @@ def tensor_of(data: Array, element: str, shape: tuple[int, ...], box: tuple[int,
     return TensorMap(data.ctypes.data, element, shape, tuple(strides), box, **other)  # type: ignore[arg-type]
 
 
-CASES = [
+Case = tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...], dict[str, Any]]
+CASES: list[Case] = [
     ("f32", (40,), (32,), (4,), {}),
     ("f32", (40,), (32,), (20,), {}),
     ("u8", (64,), (64,), (-16,), {}),
     ("bf16", (64, 30), (64, 16), (0, 7), {"swizzle": 128}),
-    ("bf16", (64, 30), (64, 16), (-3, 20), {"swizzle": 128}),
-    ("bf16", (72, 30), (32, 16), (50, -2), {"swizzle": 64}),
-    ("f32", (24, 20, 5), (8, 16, 3), (1, 2, 3), {"swizzle": 32}),
+    ("bf16", (64, 30), (64, 16), (-8, 20), {"swizzle": 128}),
+    ("bf16", (72, 30), (32, 16), (48, -2), {"swizzle": 64}),
+    ("bf16", (64, 30), (24, 16), (16, 3), {"swizzle": 128}),
+    ("bf16", (64, 30), (8, 16), (8, 20), {"swizzle": 32}),
+    ("f32", (24, 20, 5), (8, 16, 3), (4, 2, 3), {"swizzle": 32}),
     ("f32", (24, 20, 5), (8, 16, 3), (100, 2, 3), {}),
-    ("u64", (10, 4, 5, 3), (4, 2, 3, 2), (7, 1, 2, -1), {}),
-    ("f16", (16, 3, 3, 3, 4), (8, 3, 2, 2, 4), (9, 0, 2, -1, 1), {}),
-    ("u32", (24, 20), (8, 16), (2, 3), {"steps": (2, 3)}),
-    ("u32", (24, 20, 7), (8, 7, 6), (2, 3, -4), {"steps": (1, 8, 4)}),
+    ("u64", (10, 4, 5, 3), (4, 2, 3, 2), (6, 1, 2, -1), {}),
+    ("f16", (16, 3, 3, 3, 4), (8, 3, 2, 2, 4), (8, 0, 2, -1, 1), {}),
+    ("u32", (24, 20), (8, 16), (4, 3), {"steps": (2, 3)}),
+    ("u32", (24, 20, 7), (8, 7, 6), (4, 3, -4), {"steps": (1, 8, 4)}),
 ]
+# A store to a negative coordinate is an illegal instruction on an H200.
+STORES: list[Case] = [(one[0], one[1], one[2], tuple(max(at, 0) for at in one[3]), one[4]) for one in CASES]
 
 
 @BOTH
-@pytest.mark.parametrize(("element", "shape", "box", "at", "other"), CASES)
-def test_a_load_fills_the_box_with_the_tensors_elements_and_zeros(
-    element: str, shape: tuple[int, ...], box: tuple[int, ...], at: tuple[int, ...], other: dict[str, object],
-    completion: str,
-) -> None:  # fmt: skip
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_load_fills_the_box_with_the_tensors_elements_and_zeros(case: Case, completion: str) -> None:
+    element, shape, box, at, other = case
     data = random_data(40000)
     tensor = tensor_of(data, element, shape, box, **other)
     out = space(16384)
@@ -135,14 +144,14 @@ def test_a_load_fills_the_box_with_the_tensors_elements_and_zeros(
 
 
 @pytest.mark.parametrize(
-    ("element", "fill"), [("bf16", "ff7f"), ("f16", "ff7f"), ("f32", "ffffff7f"), ("u32", "00" * 4)]
+    ("element", "fill"), [("bf16", "f77f"), ("f16", "f77f"), ("f32", "f77ff77f"), ("f64", "f77f" * 4)]
 )
-def test_a_fill_with_nan_is_for_float_elements(element: str, fill: str) -> None:
+def test_a_fill_with_nan_writes_one_pattern_for_all_float_types(element: str, fill: str) -> None:
     data = random_data(40000)
     tensor = tensor_of(data, element, (40, 8), (32, 8), nan_fill=True)
     out = space(16384)
-    launch(load_text(2, (20, 4), tensor.box_bytes) + WAIT + DUMP, tensor, data, out)
-    np.testing.assert_array_equal(out, expected(tensor, (20, 4), data, bytes.fromhex(fill)))
+    launch(load_text(2, (24, 4), tensor.box_bytes) + WAIT + DUMP, tensor, data, out)
+    np.testing.assert_array_equal(out, expected(tensor, (24, 4), data, bytes.fromhex(fill)))
 
 
 def test_the_swizzle_follows_the_address_not_the_box() -> None:
@@ -159,11 +168,9 @@ def test_the_swizzle_follows_the_address_not_the_box() -> None:
 
 
 @BOTH
-@pytest.mark.parametrize(("element", "shape", "box", "at", "other"), CASES)
-def test_a_store_writes_what_lies_inside_the_tensor(
-    element: str, shape: tuple[int, ...], box: tuple[int, ...], at: tuple[int, ...], other: dict[str, object],
-    completion: str,
-) -> None:  # fmt: skip
+@pytest.mark.parametrize("case", STORES, ids=str)
+def test_a_store_writes_what_lies_inside_the_tensor(case: Case, completion: str) -> None:
+    element, shape, box, at, other = case
     data, shared = random_data(40000), random_data(16384)
     tensor = tensor_of(data, element, shape, box, **other)
     want = data.copy()
@@ -214,7 +221,8 @@ def test_multicast_of_a_box_and_the_map_in_a_parameter() -> None:
     body = (
         "@%p1 mbarrier.arrive.expect_tx.shared.b64 %rd9, [%r20], 2048; barrier.cluster.arrive; barrier.cluster.wait;"
         "setp.eq.u32 %p2, %r2, 1; and.pred %p2, %p2, %p1; mov.b16 %rs1, 13; mov.b64 %rd5, 0;"
-        "@%p2 cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint"
+        "@%p2"
+        " cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint"
         " [%r21], [%rd1, {0, 20}], [%r20], %rs1, %rd5;"
         f"setp.eq.u32 %p3, %r2, 1; @%p3 bra OUT; {WAIT} OUT: barrier.cluster.arrive; barrier.cluster.wait; {DUMP}"
     )
@@ -242,7 +250,9 @@ def test_a_box_beyond_the_registered_memory_is_an_illegal_access() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({8: 0x90, 9: 0x06}, "has an element type that is not supported"),
+        ({8: 0x90, 9: 0x05}, "has an element type that is not supported"),
+        ({10: 1}, "rounds to tf32, which is not supported"),
+        ({8: 0x10, 9: 0x81}, "fills integers with NaN"),
         ({9: 0x0B}, "is interleaved, which is not supported"),
         ({0: 8}, "has a base address that is no multiple of 16"),
         ({0x37: 2}, "has boxes with rows that are no multiple of 16 bytes"),
@@ -257,6 +267,18 @@ def test_a_tensor_map_that_cannot_be_used_is_named(change: dict[int, int], messa
         raw[at] = value
     with pytest.raises(EmulatorError, match=message):
         launch(load_text(2, (0, 0), 1024) + WAIT, bytes(raw), data, out)
+
+
+def test_coordinates_that_the_hardware_does_not_take_are_named() -> None:
+    data, out = random_data(4096), space(16384)
+    tensor = TensorMap(data.ctypes.data, "f32", (32, 8), (128,), (32, 8))
+    with pytest.raises(
+        EmulatorError, match="the first coordinate -3 of a tensor copy: its bytes must be a multiple of 16"
+    ):
+        launch(load_text(2, (-3, 0), 1024) + WAIT, tensor, data, out)
+    store = "@%p1 cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%rd1, {0, -2}], [%r21];"
+    with pytest.raises(EmulatorError, match="a store to coordinate -2 of a tensor: it must not be negative"):
+        launch(store, tensor, data, out)
 
 
 @pytest.mark.parametrize("mode", ["im2col", "im2col::w", "tile::gather4"])
@@ -325,7 +347,8 @@ def test_bytes_that_are_no_supported_tensor_map_are_not_decoded(data: bytes, mes
 
 REPLACE = """
     .shared .align 128 .b8 own[128];
-    mov.b32 %r22, own; shl.b32 %r3, %r1, 2; add.u32 %r4, %r22, %r3; st.shared.b32 [%r4], {start}; bar.sync 0; @!%p1 bra SKIP;
+    mov.b32 %r22, own; shl.b32 %r3, %r1, 2;
+    add.u32 %r4, %r22, %r3; st.shared.b32 [%r4], {start}; bar.sync 0; @!%p1 bra SKIP;
     tensormap.replace.tile.global_address.shared::cta.b1024.b64 [%r22], %rd3;
     tensormap.replace.tile.rank.shared::cta.b1024.b32 [%r22], 1;
     tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [%r22], 0, 64;
@@ -345,18 +368,18 @@ REPLACE = """
 """
 
 
-@pytest.mark.parametrize("start", [0, 0xFFFFFFFF])
+@pytest.mark.parametrize("start", [0, 0xFFFEFFFF])
 def test_a_kernel_builds_its_own_tensor_map(start: int) -> None:
     data, out, held = random_data(40000), space(16384), space(128)
     tensor = tensor_of(data, "bf16", (64, 30), (64, 16), swizzle=128, nan_fill=True)
     head = HEAD + "ld.param.b64 %rd3, [unused]; mov.b32 %r40, 16;"
-    body = REPLACE.format(start=start) + load_text(2, (5, 20), tensor.box_bytes) + WAIT + DUMP
+    body = REPLACE.format(start=start) + load_text(2, (8, 20), tensor.box_bytes) + WAIT + DUMP
     text = module_text(head + body + "\nret;", ("map", "out", "unused"), arch="sm_90a", outside=SHARED)
     run(text, [held, out, data], LaunchConfig((1, 1, 1), (32, 1, 1)), "sm_90a")
-    np.testing.assert_array_equal(out, expected(tensor, (5, 20), data, b"\xff\x7f"))
+    np.testing.assert_array_equal(out, expected(tensor, (8, 20), data, b"\xf7\x7f"))
     assert decode(held.tobytes()) == replace(tensor, steps=(1, 1))
     if start == 0:
-        assert held.tobytes() == encode(tensor)
+        assert held[:64].tobytes() == encode(tensor)[:64]
 
 
 @pytest.mark.parametrize(
@@ -364,7 +387,10 @@ def test_a_kernel_builds_its_own_tensor_map(start: int) -> None:
     [
         ("tensormap.replace.tile.global_stride.global.b1024.b64 [%rd1], 4, 16;", "a tensor map has no dimension 4"),
         (
-            "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%rd1], [%r21], 64;",
+            (
+                "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned"
+                " [%rd1], [%r21], 64;"
+            ),
             "tensormap.cp_fenceproxy of 64 bytes: only 128 are possible",
         ),
     ],
