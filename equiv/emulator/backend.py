@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _SOURCES = Path(__file__).parent / "csrc"
 _NUMERICS = Path(__file__).parents[1] / "rounding" / "csrc"
 _HEADERS = ("runtime.h", "memory.h", "sync.h", "half.h", "tensormap.h", "mbarrier.h", "async.h", "bulk.h", "matrix_api.h",
-            "fragments.h")  # fmt: skip
+            "fragments.h", "checks.h")  # fmt: skip
 _FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing",
           "-fno-math-errno", "-fno-trapping-math", "-w")  # fmt: skip
 INCLUDES = (_SOURCES, _NUMERICS)

@@ -27,6 +27,7 @@ from equiv.emulator.ptx import (
     Vector,
 )
 from equiv.emulator.shapes import Shape, Slot
+from equiv.emulator.variables import SharedVariable, place
 from equiv.errors import UnknownInstructionError
 
 # In the order of SpecialKind in csrc/engine.c.
@@ -84,6 +85,7 @@ class ByteCode:
         registers_size: bytes of one warp's register file.
         local_size: bytes of local memory a lane.
         dynamic_at: offset of dynamic shared memory within a CTA's.
+        shared: the variables in shared memory.
     """
 
     kernel: Kernel
@@ -95,6 +97,7 @@ class ByteCode:
     registers_size: int
     dynamic_at: int
     local_size: int
+    shared: tuple[SharedVariable, ...] = ()
 
 
 class _MisfitError(Exception):
@@ -360,23 +363,11 @@ def decode(module: Module, kernel: Kernel, arch: str, globals_at: dict[str, int]
     """
     if arch not in ARCHITECTURES:
         raise UnknownInstructionError(arch, "no such architecture here: " + ", ".join(ARCHITECTURES))
-    symbols = {param.name: ("param", param.offset) for param in kernel.params}
-    sizes = {"shared": 0, "local": 0}
+    placed = place(module, kernel)
+    symbols = {param.name: ("param", param.offset) for param in kernel.params} | placed.offsets
     for variable in (*module.variables, *kernel.variables):
         if variable.space in {"global", "const"}:
             symbols[variable.name] = (variable.space, globals_at[variable.name])
-        elif variable.space in sizes:
-            if not variable.extern:
-                sizes[variable.space] = _align(sizes[variable.space], variable.align)
-                symbols[variable.name] = (variable.space, sizes[variable.space])
-                sizes[variable.space] += variable.size
-        else:
-            raise UnknownInstructionError(f".{variable.space} {variable.name}", "no such state space here")
-    dynamic_at = sizes["shared"]
-    dynamic = [one for one in module.variables if one.extern and one.space == "shared"]
-    for variable in dynamic:  # behind the static shared memory; all of them are the same memory
-        dynamic_at = _align(dynamic_at, variable.align)
-    symbols.update({variable.name: ("shared", dynamic_at) for variable in dynamic})
     decoder = Decoder(kernel, ARCHITECTURES[arch], symbols)
     known: dict[tuple[object, ...], Decoded] = {}
     instructions = []
@@ -401,13 +392,10 @@ def decode(module: Module, kernel: Kernel, arch: str, globals_at: dict[str, int]
         (*guards, (layout.always, False)),
         tuple(specials),
         layout.size,
-        dynamic_at,
-        _align(sizes["local"], 16),
+        placed.dynamic_at,
+        placed.local,
+        placed.shared,
     )
-
-
-def _align(value: int, align: int) -> int:
-    return (value + align - 1) // align * align
 
 
 def _argument(place: Place, kernel: Kernel, layout: Layout) -> int:

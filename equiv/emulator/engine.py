@@ -54,12 +54,14 @@ class LaunchStats:
         seconds: inside the engine.
         order_dependent: float additions to memory (`atom`, `red`, bulk reductions), by lanes or elements. The hardware
             leaves their order open, so that equal bits are not to be expected where several meet at one address.
+        notes: what the checker saw that may be right and deserves a look, one an instruction.
     """
 
     warp_instructions: int
     lane_instructions: int
     seconds: float
     order_dependent: int = 0
+    notes: tuple[str, ...] = ()
 
 
 _OP = np.dtype([("run", "<u8"), ("arg", "<u8"), ("guard", "<u4"), ("flip", "<u4")])
@@ -78,7 +80,8 @@ class _Launch(ctypes.Structure):
         ("lane_instructions", ctypes.c_uint64), ("budget", ctypes.c_uint64), ("matrix", ctypes.c_void_p),
         ("fault", faults.Fault),
         ("late", ctypes.c_uint32), ("reserved", ctypes.c_uint32), ("order_dependent", ctypes.c_uint64),
-        ("events", ctypes.c_uint64), ("queue", ctypes.c_void_p),
+        ("events", ctypes.c_uint64), ("queue", ctypes.c_void_p), ("watch", ctypes.c_void_p),
+        ("notes", ctypes.POINTER(faults.Note)), ("note_count", ctypes.c_uint32), ("reserved2", ctypes.c_uint32),
     ]  # fmt: skip
 
 
@@ -90,7 +93,7 @@ class _Request(ctypes.Structure):
         ("regs_size", ctypes.c_uint32), ("dynamic_shared", ctypes.c_uint32), ("shuffled", ctypes.c_uint32),
         ("code_length", ctypes.c_uint32), ("reserved", ctypes.c_uint32),
         ("seed", ctypes.c_uint64), ("waiting", ctypes.POINTER(faults.Waiting)), ("waiting_capacity", ctypes.c_uint32),
-        ("waiting_count", ctypes.c_uint32), ("may_spin", ctypes.c_uint32),
+        ("waiting_count", ctypes.c_uint32), ("checks", ctypes.c_uint32), ("may_spin", ctypes.c_uint32),
     ]  # fmt: skip
 
 
@@ -202,6 +205,7 @@ def launch(
     budget: int | None = None,
     seed: int | None = None,
     completion: str = "eager",
+    checks: bool = True,
 ) -> LaunchStats:
     """Execute a grid to its end.
 
@@ -214,12 +218,13 @@ def launch(
         seed: run the warps in an order drawn from it, and switch between them at random; None: in order.
         completion: when asynchronous copies land: `eager`, as they are issued; `late`, as late as PTX allows, their
             destinations holding 0xff bytes until then. A correct kernel gives the same bits.
+        checks: whether shared memory is watched: reads of what was never written, mbarriers, CTAs that are gone.
 
     Raises:
         ValueError: another `completion`.
         DeviceError: the launch itself is not possible on the architecture.
-        IllegalAccessError: an access outside registered, shared, local or parameter memory, misaligned, or a write
-            where only reads are allowed.
+        IllegalAccessError: an access outside registered, shared, local or parameter memory, misaligned, a write where
+            only reads are allowed, a read of shared memory that was never written.
         DeadlockError: every warp waits.
         EmulatorError: a trap, a misused barrier, the budget is used up.
     """
@@ -236,20 +241,21 @@ def launch(
     table = np.array([(one.address, one.end, int(one.writable)) for one in regions] or [(0, 0, 0)], np.uint64)
     hints = np.zeros(len(program.code), np.uint32)
     waiting = (faults.Waiting * faults.WAITING_SHOWN)()
+    notes = (faults.Note * faults.NOTES)()
     state = _Launch(
         code=program.code.ctypes.data, regions=table.ctypes.data, region_count=len(regions), hint=hints.ctypes.data,
         params=block.ctypes.data + start, param_size=len(params), shared_size=shared,
         local_size=program.bytecode.local_size, cluster_size=int(np.prod(config.cluster)), block=config.block,
         grid=config.grid, cluster=config.cluster, budget=DEFAULT_BUDGET if budget is None else budget,
         matrix=matrix_unit.address() if program.uses_matrix else None,
-        late=int(completion == "late"),
+        late=int(completion == "late"), notes=notes,
     )  # fmt: skip
     request = _Request(
         launch=ctypes.pointer(state), specials=program.specials.ctypes.data, special_count=len(program.specials),
         regs_size=program.bytecode.registers_size, dynamic_shared=config.dynamic_shared, shuffled=int(seed is not None),
         code_length=len(program.code),
         seed=(seed or 0) & 0xFFFF_FFFF_FFFF_FFFF, waiting=waiting, waiting_capacity=faults.WAITING_SHOWN,
-        may_spin=int(program.may_spin),
+        checks=int(checks), may_spin=int(program.may_spin),
     )  # fmt: skip
     run = backend.scheduler().equiv_launch
     began = time.perf_counter()
@@ -258,9 +264,12 @@ def launch(
     if result < 0:
         raise DeviceError(f"{program.name}: no host memory for {config}")
     if result:
-        stop = faults.Stop(state.fault, list(waiting[: request.waiting_count]), request.waiting_count, shared)
+        stop = faults.Stop(
+            state.fault, list(waiting[: request.waiting_count]), request.waiting_count, shared, program.bytecode.shared
+        )
         raise faults.describe(program.kernel, config.grid, tuple(regions), stop)
-    return LaunchStats(state.instructions, state.lane_instructions, seconds, state.order_dependent)
+    seen = faults.notes(program.kernel, config.grid, notes[: state.note_count], program.bytecode.shared)
+    return LaunchStats(state.instructions, state.lane_instructions, seconds, state.order_dependent, seen)
 
 
 def _check(program: Program, config: LaunchConfig, params: bytes) -> int:

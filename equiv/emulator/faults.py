@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING
 
 from equiv.emulator.matrix_problems import PROBLEMS
 from equiv.emulator.memory import Region, nearest
+from equiv.emulator.variables import describe as describe_shared
 from equiv.errors import DeadlockError, EmulatorError, IllegalAccessError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from equiv.emulator.ptx import Kernel
+    from equiv.emulator.variables import SharedVariable
 
 WAITING_SHOWN = 64
+NOTES = 64
+_NEVER = 0xFFFF_FFFF
 
 
 class Fault(ctypes.Structure):
@@ -35,12 +39,22 @@ class Waiting(ctypes.Structure):
         ("cta", ctypes.c_uint32), ("warp", ctypes.c_uint32), ("pc", ctypes.c_uint32), ("mask", ctypes.c_uint32),
         ("wait", ctypes.c_uint32), ("id", ctypes.c_uint32), ("need", ctypes.c_uint32), ("arrived", ctypes.c_uint32),
         ("missing", ctypes.c_uint32), ("expected", ctypes.c_uint32), ("bytes", ctypes.c_int32),
+        ("expect", ctypes.c_uint32), ("complete", ctypes.c_uint32),
+    ]  # fmt: skip
+
+
+class Note(ctypes.Structure):
+    """`Note` of csrc/checks.h."""
+
+    _fields_ = [
+        ("kind", ctypes.c_uint32), ("pc", ctypes.c_uint32), ("lane", ctypes.c_uint32), ("size", ctypes.c_uint32),
+        ("address", ctypes.c_uint64), ("cta", ctypes.c_uint32), ("warp", ctypes.c_uint32),
     ]  # fmt: skip
 
 
 # FaultKind of csrc/runtime.h.
 (_, OUT_OF_BOUNDS, MISALIGNED, READ_ONLY, SHARED_BOUNDS, LOCAL_BOUNDS, PARAM_BOUNDS, TRAP, BARRIER, BUDGET, DEADLOCK,
- VALUE, MATRIX, MBARRIER, COPY) = range(15)  # fmt: skip
+ VALUE, MATRIX, MBARRIER, COPY, UNWRITTEN, PEER, RACE) = range(18)  # fmt: skip
 _BARRIER, _LANES, _WARP_SYNC, _CLUSTER, _MBARRIER = range(1, 6)
 _SPACES = ("global", "global", "shared", "local", "parameter")
 _BARRIER_PROBLEMS = (
@@ -50,12 +64,15 @@ _BARRIER_PROBLEMS = (
     "a thread arrives at the cluster barrier again before the phase is over",
 )
 _MBARRIER_PROBLEMS = (
-    "no mbarrier has been initialised at shared address {address:#x} (offset {offset})",
-    "{size} arrivals at the mbarrier at offset {offset}: 1 to 1048575 are possible",
-    "{arrivals} arrivals at the mbarrier at offset {offset}, which waits for {pending} only",
-    "the mbarrier at offset {offset} counts {bytes} bytes: its limits are -1048575 and 1048575",
+    "no mbarrier has been initialised at shared address {address:#x} ({offset})",
+    "{size} arrivals at the mbarrier at {offset}: 1 to 1048575 are possible",
+    "{arrivals} arrivals at the mbarrier at {offset}, which waits for {pending} only",
+    "the mbarrier at {offset} counts {bytes} bytes: its limits are -1048575 and 1048575",
     "an mbarrier at {address:#x}, which is not in shared memory",
-    "{size} arrivals dropped from the mbarrier at offset {offset}, which has fewer",
+    "{size} arrivals dropped from the mbarrier at {offset}, which has fewer",
+    "{size} bytes have come to the mbarrier at {offset} that nothing expected, and all its arrivals are there",
+    "at the end of the CTA the mbarrier at {offset} {left}",
+    "the mbarrier at {offset} is initialised once more; it was by {first}",
 )
 _COPY_PROBLEMS = (
     "a bulk copy of {size} bytes: must be a multiple of 16",
@@ -80,29 +97,33 @@ _VALUE_PROBLEMS = ("a copy of {0} bytes: cp.async copies 4, 8 or 16", "branch in
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """How a launch stopped: the fault; after a deadlock what waits (the first of `waiting_count`); bytes of shared."""
+    """How a launch stopped: the fault; after a deadlock what waits (the first of `waiting_count`); bytes and variables of
+    shared memory.
+    """
 
     fault: Fault
     waiting: list[Waiting]
     waiting_count: int
     shared: int
+    variables: tuple[SharedVariable, ...] = ()
 
 
 def describe(kernel: Kernel, grid: tuple[int, int, int], regions: tuple[Region, ...], stop: Stop) -> EmulatorError:
     """The error for a fault that the C engine reported."""
     fault = stop.fault
     if fault.kind == DEADLOCK:
-        return DeadlockError(_deadlock(kernel, grid, stop.waiting, stop.waiting_count))
+        return DeadlockError(_deadlock(kernel, grid, stop))
     where = f"{kernel.name}: {_at(kernel, fault.pc)}, {_cta(fault.cta, grid)} warp {fault.warp} lane {fault.lane}"
     access = f"{'write' if fault.detail == 1 else 'read'} of {fault.size} bytes at {fault.address:#x}"
-    offset = (fault.address & 0xFF_FFFF) - 0x400
+    offset = _offset(fault.address, stop.variables)
+    signed = ctypes.c_int32(fault.size).value
     texts: dict[int, Callable[[], str]] = {
         OUT_OF_BOUNDS: lambda: f"{access}, {nearest(regions, fault.address, fault.size)}",
         MISALIGNED: lambda: f"{_SPACES[fault.detail]} address {fault.address:#x} is not a multiple of {fault.size}",
         READ_ONLY: lambda: f"{access}, {nearest(regions, fault.address, fault.size)}",
         SHARED_BOUNDS: lambda: (
             f"{fault.size} bytes at shared address {fault.address:#x} (CTA rank {fault.address >> 24},"
-            f" offset {offset}); the CTA has {stop.shared} bytes"
+            f" {offset}); the CTA has {stop.shared} bytes"
         ),
         LOCAL_BOUNDS: lambda: f"{fault.size} bytes at offset {fault.address} are outside local memory",
         PARAM_BOUNDS: lambda: f"{fault.size} bytes at offset {fault.address} are outside the kernel's parameters",
@@ -117,14 +138,43 @@ def describe(kernel: Kernel, grid: tuple[int, int, int], regions: tuple[Region, 
             size=fault.size,
             arrivals=fault.size >> 16,
             pending=fault.size & 0xFFFF,
-            bytes=ctypes.c_int32(fault.size).value,
+            bytes=signed,
+            left=f"expects {signed} bytes more" if signed > 0 else f"has got {-signed} bytes that nothing expected",
+            first=_at(kernel, fault.size),
         ),
-        COPY: lambda: _COPY_PROBLEMS[fault.detail].format(
-            address=fault.address, size=fault.size, signed=ctypes.c_int32(fault.size).value
-        ),
+        UNWRITTEN: lambda: f"read of {fault.size} bytes at {_shared(fault.address, stop.variables)}, never written",
+        PEER: lambda: f"access to {_shared(fault.address, stop.variables)}, a CTA whose threads have all exited",
+        COPY: lambda: _COPY_PROBLEMS[fault.detail].format(address=fault.address, size=fault.size, signed=signed),
     }
-    kind = IllegalAccessError if OUT_OF_BOUNDS <= fault.kind <= PARAM_BOUNDS else EmulatorError
+    illegal = OUT_OF_BOUNDS <= fault.kind <= PARAM_BOUNDS or fault.kind in {UNWRITTEN, PEER}
+    kind = IllegalAccessError if illegal else EmulatorError
     return kind(f"{where}: {texts[fault.kind]()}")
+
+
+_NOTES = {
+    1: "{size} bytes of what is read at {shared} were never written",
+    2: "a load of tensor memory at lane {lane_of}, column {column}, of which {size} words were never written",
+    3: "{register} may not have been written",
+}
+
+
+def notes(
+    kernel: Kernel, grid: tuple[int, int, int], found: Sequence[Note], variables: tuple[SharedVariable, ...]
+) -> tuple[str, ...]:
+    """What the checker noted, in words."""
+    return tuple(
+        f"{kernel.name}: {_at(kernel, one.pc)}, {_cta(one.cta, grid)} warp {one.warp} lane {one.lane}: "
+        + _NOTES[one.kind].format(size=one.size, shared=_shared(one.address, variables))
+        for one in found
+    )
+
+
+def _offset(address: int, variables: tuple[SharedVariable, ...]) -> str:
+    return describe_shared(variables, (address & 0xFF_FFFF) - 0x400)
+
+
+def _shared(address: int, variables: tuple[SharedVariable, ...]) -> str:
+    return f"shared address {address:#x} (CTA rank {address >> 24}, {_offset(address, variables)})"
 
 
 def _at(kernel: Kernel, pc: int) -> str:
@@ -140,7 +190,8 @@ def _cta(linear: int, grid: tuple[int, int, int]) -> str:
     return f"CTA ({linear % grid[0]}, {linear // grid[0] % grid[1]}, {linear // grid[0] // grid[1]})"
 
 
-def _deadlock(kernel: Kernel, grid: tuple[int, int, int], waiting: list[Waiting], count: int) -> str:
+def _deadlock(kernel: Kernel, grid: tuple[int, int, int], stop: Stop) -> str:
+    waiting, count = stop.waiting, stop.waiting_count
     lines = []
     for one in waiting[:WAITING_SHOWN]:
         # A barrier is behind the instruction at which its lanes resume.
@@ -150,14 +201,14 @@ def _deadlock(kernel: Kernel, grid: tuple[int, int, int], waiting: list[Waiting]
             _LANES: f"for lanes {one.need & ~one.mask:#010x} to execute it with them",
             _WARP_SYNC: f"for lanes {one.need & ~one.mask:#010x} to reach bar.warp.sync",
             _CLUSTER: f"for phase {one.need} of the cluster barrier",
-            _MBARRIER: _mbarrier(one),
+            _MBARRIER: _mbarrier(kernel, one, stop.variables),
         }[one.wait]
         lines.append(f"  {_cta(one.cta, grid)} warp {one.warp} lanes {one.mask:#010x} wait {what}: {_at(kernel, pc)}")
     more = [f"  and {count - WAITING_SHOWN} more"] if count > WAITING_SHOWN else []
     return "\n".join([f"{kernel.name}: deadlock, every warp waits", *lines, *more])
 
 
-def _mbarrier(one: Waiting) -> str:
+def _mbarrier(kernel: Kernel, one: Waiting, variables: tuple[SharedVariable, ...]) -> str:
     """What an mbarrier still waits for, in words."""
     missing = []
     if one.missing:
@@ -166,5 +217,9 @@ def _mbarrier(one: Waiting) -> str:
         missing.append(f"{one.bytes} bytes are expected and have not come")
     if one.bytes < 0:
         missing.append(f"{-one.bytes} bytes have come that nothing expected")
-    where = f"CTA rank {one.id >> 24}, offset {(one.id & 0xFF_FFFF) - 0x400}"
-    return f"for parity {one.need} of the mbarrier at {where}: {' and '.join(missing) or 'nothing is missing'}"
+    if one.bytes and one.expect != _NEVER:
+        missing.append(f"bytes were last announced by {_at(kernel, one.expect)}")
+    if one.bytes and one.complete != _NEVER:
+        missing.append(f"bytes last came from {_at(kernel, one.complete)}")
+    where = f"CTA rank {one.id >> 24}, {_offset(one.id, variables)}"
+    return f"for parity {one.need} of the mbarrier at {where}: {', '.join(missing) or 'nothing is missing'}"

@@ -89,6 +89,7 @@ def run(
     budget: int | None = None,
     seed: int | None = None,
     completion: str = "eager",
+    checks: bool = True,
 ) -> engine.LaunchStats:
     """Launch the kernel of a module on buffers, which become its 64-bit parameters."""
     memory = Memory()
@@ -97,7 +98,9 @@ def run(
     params = b"".join(buffer.ctypes.data.to_bytes(8, "little") for buffer in buffers)
     before = [buffer.copy() for buffer in buffers] if OBSERVERS else []
     program = engine.load(parse(text), "k", arch)
-    stats = engine.launch(program, config, params, memory, budget=budget, seed=seed, completion=completion)
+    stats = engine.launch(
+        program, config, params, memory, budget=budget, seed=seed, completion=completion, checks=checks
+    )
     if budget is None and seed is None and completion == "eager":
         for observe in OBSERVERS:
             observe(text, config, arch, before, buffers)

@@ -99,6 +99,23 @@ static inline void box_store_row(Launch *launch, const Copy *c, uint8_t *to, con
     else reduce_bytes(launch, c->operation, c->type, to, from, size);
 }
 
+/* Marks a row of a box in shared memory as `mark` does. */
+static inline void mark_row(const Launch *launch, const TensorMap *t, const uint8_t *box, uint32_t row, int poison) {
+    for (uint32_t i = 0; i < t->extent[0] * t->bytes; i += 16)
+        mark(launch, map_swizzle(t->swizzle, (uint64_t)(uintptr_t)box + (uint64_t)row * t->pitch + i), 16, poison);
+}
+
+/* How many bytes of the source of a copy in shared memory nobody has written. */
+COLD uint32_t source_unwritten(const Launch *launch, const Copy *c) {
+    const TensorMap *t = c->tensor;
+    uint32_t count = 0, row = t ? t->extent[0] * t->bytes : 0;
+    if (!t) return unwritten(launch, c->from, c->count);
+    for (uint32_t r = 0; r < c->size / row; r++)
+        for (uint32_t i = 0; i < row; i += 16)
+            count += unwritten(launch, map_swizzle(t->swizzle, c->from + (uint64_t)r * t->pitch + i), 16);
+    return count;
+}
+
 typedef enum { CHECK, POISON, STAGE, LAND } Pass;
 
 /* Visits the rows of a tensor copy's box. CHECK: faults on global addresses out of bounds. STAGE: reads shared memory. */
@@ -125,7 +142,10 @@ COLD int box_pass(Copy *c, Pass pass) {
             if (part && check_span(w, c->op, c->lane, address, part, (int)c->store)) return FAULT;
         } else if (pass == POISON) {
             memset(bytes, 0xff, row_bytes);
-            if (!c->store) map_row(t, shared, row, bytes, 1);
+            if (!c->store) {
+                map_row(t, shared, row, bytes, 1);
+                mark_row(w->launch, t, shared, row, 1);
+            }
             else if (c->operation == REDUCE_MOVE) memcpy((void *)address, bytes, part);
         } else if (pass == STAGE) {
             map_row(t, shared, row, c->staged + (size_t)row * row_bytes, 0);
@@ -137,6 +157,7 @@ COLD int box_pass(Copy *c, Pass pass) {
             map_fill(t, bytes, row_bytes);
             if (part) memcpy(bytes + skip, (const void *)address, part);
             map_row(t, shared, row, bytes, 1);
+            mark_row(w->launch, t, shared, row, 0);
         }
         uint32_t d = 1;
         while (d < t->rank && ++count[d] == t->extent[d]) count[d++] = 0;
@@ -149,10 +170,12 @@ static inline void copy_bytes(Copy *c) {
     const uint8_t *from = c->staged ? c->staged : c->from ? (const uint8_t *)c->from : c->value;
     if (c->operation != REDUCE_MOVE) {
         reduce_bytes(c->warp->launch, c->operation, c->type, to, from, c->size);
+        mark(c->warp->launch, c->to, c->size, 0);
         return;
     }
     memmove(to, from, c->count);
     memset(to + c->count, 0, c->size - c->count);
+    mark(c->warp->launch, c->to, c->size, 0);
 }
 
 /* Reads the source of a copy now; what its thread then stores there no longer matters. */
@@ -179,6 +202,9 @@ COLD int copy_land(Copy *c) {
 /* Starts a copy whose addresses have been checked. */
 COLD int copy_issue(Copy *c) {
     Launch *launch = c->warp->launch;
+    if (c->from && launch->watch && in_window(launch, c->from) &&
+        read_block(c->warp, c->op, c->lane, c->from, source_unwritten(launch, c), c->tensor ? c->size : c->count))
+        return FAULT;
     if (!launch->late) return copy_land(c);
     struct Queue *q = launch->queue;
     c->group = c->end == END_COPY_GROUP ? c->warp->copy_group[c->lane] : c->warp->bulk_group[c->lane];
@@ -188,7 +214,10 @@ COLD int copy_issue(Copy *c) {
         *own = *c->tensor;
         c->tensor = own;
         box_pass(c, POISON);
-    } else if (c->operation == REDUCE_MOVE && c->size) memset((void *)c->to, 0xff, c->size);
+    } else if (c->operation == REDUCE_MOVE && c->size) {
+        memset((void *)c->to, 0xff, c->size);
+        mark(launch, c->to, c->size, 1);
+    }
     if (q->left == 0) q->count = 0;
     if (q->count == q->capacity) {
         q->capacity = q->capacity ? q->capacity * 2 : 64;

@@ -40,6 +40,7 @@ static inline int copy_async(Warp *w, const Op *o, uint32_t m, Addresses *to, co
         }
         if (n) memcpy(bytes, (const void *)address, n);
         memcpy((void *)to->at[l], bytes, size);
+        mark(w->launch, to->at[l], (uint32_t)size, 0);
     }
     return NEXT;
 }

@@ -26,6 +26,7 @@ typedef struct Running {
     uint32_t phase, expiries, spinning;
     uint64_t events;
     struct Queue queue;
+    struct Watch watch;
 } Running;
 
 typedef enum { DONE = 10, MOVING, SPINNING, STUCK } Round;
@@ -113,7 +114,7 @@ static void report_waiting(Request *r, Warp *const *warps, uint32_t count) {
         const Warp *w = warps[i];
         for (uint32_t k = 0; k < w->fragments; k++) {
             const Fragment *f = &w->fragment[k];
-            Waiting one = {w->cta->linear, w->id, f->pc, f->mask, f->wait, f->id, f->need, 0, 0, 0, 0};
+            Waiting one = {w->cta->linear, w->id, f->pc, f->mask, f->wait, f->id, f->need, 0, 0, 0, 0, NEVER, NEVER};
             if (f->wait == WAIT_BARRIER)
                 for (uint32_t j = 0; j < w->cta->warps; j++)
                     one.arrived += (uint32_t)__builtin_popcount(w->cta->barrier[f->id].arrived[j]);
@@ -125,6 +126,8 @@ static void report_waiting(Request *r, Warp *const *warps, uint32_t count) {
                 one.missing = b.pending;
                 one.expected = b.count;
                 one.bytes = (int32_t)b.tx;
+                const BarrierRecord *record = barrier_record(w->launch, f->id);
+                if (record) one.expect = record->expect, one.complete = record->complete;
             }
             if (r->waiting_count < r->waiting_capacity) r->waiting[r->waiting_count] = one;
             r->waiting_count++;
@@ -172,7 +175,7 @@ static int run_round(Request *r, Running *c, uint32_t count, uint64_t *state) {
         spin &= used;
     }
     if (!alive) {
-        if (queue_finish(g) == FAULT) return FAULT;
+        if (queue_finish(g) == FAULT || mbarriers_finish(g) == FAULT) return FAULT;
         for (uint32_t i = 0; i < g->cluster_size; i++) {
             uint32_t columns = tensor_used(c->ctas[i].tensor);
             if (columns) return fault(c->ctas[i].warp, g->code + r->code_length - 1, FAULT_MATRIX, 0, columns, 0, TENSOR_LEAK);
@@ -200,6 +203,7 @@ static void enter(Launch *g, Running *c) {
     g->ctas = c->ctas;
     g->cluster_phase = c->phase;
     g->queue = &c->queue;
+    g->watch = c->watch.shadow ? &c->watch : 0;
 }
 
 static void release(Request *r, Running *c) {
@@ -210,6 +214,8 @@ static void release(Request *r, Running *c) {
             free(c->queue.copy[i].tensor);
         }
     if (c->window) munmap(c->window, (size_t)r->launch->cluster_size * SHARED_SLICE);
+    if (c->watch.shadow) munmap(c->watch.shadow, (size_t)r->launch->cluster_size * SHARED_SLICE);
+    free(c->watch.barrier);
     free(c->queue.copy);
     free(c->locals);
     free(c->files);
@@ -220,6 +226,11 @@ static void release(Request *r, Running *c) {
     for (uint32_t i = 0; c->ctas && i < r->launch->cluster_size; i++) free(c->ctas[i].tensor);
     free(c->ctas);
     free(c);
+}
+
+static uint8_t *reserve_window(uint32_t ctas) {
+    void *at = mmap(0, (size_t)ctas * SHARED_SLICE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return at == MAP_FAILED ? 0 : at;
 }
 
 /* Memory for a cluster, or 0. */
@@ -235,9 +246,10 @@ static Running *reserve(Request *r) {
     c->arrived = calloc((size_t)n * per * BARRIERS, sizeof *c->arrived);
     c->files = aligned_alloc(64, regs * n * per);
     c->locals = calloc(local * n * per + 1, 1);
-    c->window = mmap(0, (size_t)n * SHARED_SLICE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (c->window == MAP_FAILED) c->window = 0;
-    if (!c->ctas || !c->all || !c->warps || !c->arrived || !c->files || !c->locals || !c->window) {
+    c->window = reserve_window(n);
+    if (r->checks) c->watch.shadow = reserve_window(n);
+    if (!c->ctas || !c->all || !c->warps || !c->arrived || !c->files || !c->locals || !c->window ||
+        (r->checks && !c->watch.shadow)) {
         release(r, c);
         return 0;
     }
@@ -263,7 +275,7 @@ static Running *reserve(Request *r) {
 static void start(Request *r, Running *c, uint64_t number) {
     Launch *g = r->launch;
     uint32_t n = g->cluster_size, across = g->grid[0] / g->cluster[0], down = g->grid[1] / g->cluster[1];
-    c->phase = c->expiries = c->spinning = 0;
+    c->phase = c->expiries = c->spinning = c->watch.count = 0;
     for (uint32_t i = 0; i < n; i++) {
         Cta *a = &c->ctas[i];
         a->index[0] = (uint32_t)(number % across) * g->cluster[0] + i % g->cluster[0];
@@ -272,6 +284,7 @@ static void start(Request *r, Running *c, uint64_t number) {
         a->linear = (a->index[2] * g->grid[1] + a->index[1]) * g->grid[0] + a->index[0];
         if (a->tensor) a->tensor->relinquished = 0;
         memset(c->window + (size_t)i * SHARED_SLICE + SHARED_RESERVED, 0xff, g->shared_size);
+        if (r->checks) memset(c->watch.shadow + (size_t)i * SHARED_SLICE + SHARED_RESERVED, 0, g->shared_size);
         for (uint32_t b = 0; b < BARRIERS; b++) {
             a->barrier[b].threads = a->barrier[b].trues = a->barrier[b].falses = 0;
             memset(a->barrier[b].arrived, 0, a->warps * sizeof(uint32_t));

@@ -22,13 +22,17 @@ static inline int tile_rows(Warp *w, const Op *o, uint32_t m, Addresses *a, int 
 }
 
 static inline int load_tiles(Warp *w, const Op *o, uint32_t m, Addresses *a, uint32_t *const *d, int tiles, int transposed) {
+    uint32_t odd = 0;
     if (tile_rows(w, o, m, a, tiles)) return FAULT;
     for (int i = 0; i < tiles; i++) {
         uint16_t tile[8][8];
-        for (int r = 0; r < 8; r++) memcpy(tile[r], (const void *)a->at[8 * i + r], 16);
+        for (int r = 0; r < 8; r++) {
+            memcpy(tile[r], (const void *)a->at[8 * i + r], 16);
+            odd += unwritten(w->launch, a->at[8 * i + r], 16);
+        }
         LANES(l) d[i][l] = tile_get(tile, l, transposed);
     }
-    return NEXT;
+    return read_block(w, o, 0, a->at[0], odd, 128 * (uint32_t)tiles);
 }
 
 static inline int store_tiles(Warp *w, const Op *o, uint32_t m, Addresses *a, const uint32_t *const *s, int tiles, int transposed) {
@@ -38,6 +42,7 @@ static inline int store_tiles(Warp *w, const Op *o, uint32_t m, Addresses *a, co
         LANES(l) tile_put(tile, l, transposed, s[i][l]);
         for (int r = 0; r < 8; r++) memcpy((void *)a->at[8 * i + r], tile[r], 16);
     }
+    if (w->launch->watch) for (int i = 0; i < 8 * tiles; i++) mark(w->launch, a->at[i], 16, 0);
     return NEXT;
 }
 

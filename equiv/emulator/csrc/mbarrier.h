@@ -37,14 +37,20 @@ COLD int mbarrier_change(Warp *w, const Op *o, uint32_t lane, uint64_t at, Chang
     Mbarrier b;
     memcpy(&word, (const void *)at, 8);
     *before = word;
-    if (!mbarrier_read(word, &b)) return fault(w, o, FAULT_MBARRIER, lane, address, 0, 0);
+    if (!mbarrier_read(word, &b) || !barrier_known(w->launch, address)) return fault(w, o, FAULT_MBARRIER, lane, address, 0, 0);
     b.tx += change.tx;
+    if (change.tx) {
+        BarrierRecord *record = barrier_record(w->launch, address);
+        if (record) *(change.tx > 0 ? &record->expect : &record->complete) = (uint32_t)(o - w->launch->code);
+    }
     if (b.tx > MBARRIER_TX_MAX || b.tx < -MBARRIER_TX_MAX) return fault(w, o, FAULT_MBARRIER, lane, address, (uint32_t)b.tx, 3);
     if (change.arrivals > (int32_t)b.pending)
         return fault(w, o, FAULT_MBARRIER, lane, address, (uint32_t)change.arrivals << 16 | (b.pending & 0xffff), 2);
     if (change.drop > b.count) return fault(w, o, FAULT_MBARRIER, lane, address, change.drop, 5);
     b.pending -= (uint32_t)change.arrivals;
     b.count -= change.drop;
+    /* Every arrival has come, so nobody can expect these bytes any more. */
+    if (!b.pending && b.tx < 0 && w->launch->watch) return fault(w, o, FAULT_MBARRIER, lane, address, (uint32_t)-b.tx, 6);
     if (!b.pending && !b.tx) {
         b.parity ^= 1;
         b.pending = b.count;
@@ -65,12 +71,22 @@ static inline int mbarrier_shared(Warp *w, const Op *o, uint32_t m, const Addres
 COLD int mbarrier_init(Warp *w, const Op *o, uint32_t m, const Addresses *a, const uint32_t *count) {
     if (mbarrier_shared(w, o, m, a)) return FAULT;
     LANES(l) {
+        uint32_t address = (uint32_t)(a->at[l] - (uint64_t)(uintptr_t)w->launch->window);
+        uint64_t word;
+        Mbarrier b;
+        if (!HAS(l) || !w->launch->watch || !barrier_known(w->launch, address)) continue;
+        memcpy(&word, (const void *)a->at[l], 8);
+        if (mbarrier_read(word, &b))
+            return fault(w, o, FAULT_MBARRIER, (uint32_t)l, address, barrier_record(w->launch, address)->init, 8);
+    }
+    LANES(l) {
         if (!HAS(l)) continue;
         uint32_t address = (uint32_t)(a->at[l] - (uint64_t)(uintptr_t)w->launch->window);
         if (count[l] - 1 >= MBARRIER_COUNT_MAX) return fault(w, o, FAULT_MBARRIER, (uint32_t)l, address, count[l], 1);
         Mbarrier b = {count[l], count[l], 0, 0};
         uint64_t word = mbarrier_word(&b);
         memcpy((void *)a->at[l], &word, 8);
+        barrier_begin(w, o, address);
     }
     w->launch->events++;
     return NEXT;
@@ -87,6 +103,7 @@ COLD int mbarrier_inval(Warp *w, const Op *o, uint32_t m, const Addresses *a) {
         if (!mbarrier_read(word, &b))
             return fault(w, o, FAULT_MBARRIER, (uint32_t)l, a->at[l] - (uint64_t)(uintptr_t)w->launch->window, 0, 0);
         memset((void *)a->at[l], 0xff, 8);
+        mark(w->launch, a->at[l], 8, 1);
     }
     return NEXT;
 }
@@ -118,7 +135,8 @@ COLD int mbarrier_wait(Warp *w, const Op *o, uint32_t *m, const Addresses *a, co
         if (!(*m >> l & 1)) continue;
         memcpy(&word, (const void *)a->at[l], 8);
         parked[l] = (uint32_t)(a->at[l] - (uint64_t)(uintptr_t)w->launch->window);
-        if (!mbarrier_read(word, &b)) return fault(w, o, FAULT_MBARRIER, (uint32_t)l, parked[l], 0, 0);
+        if (!mbarrier_read(word, &b) || !barrier_known(w->launch, parked[l]))
+            return fault(w, o, FAULT_MBARRIER, (uint32_t)l, parked[l], 0, 0);
         if (b.parity != (parity[l] & 1)) *done |= 1u << l;
         else if (!(w->expired >> l & 1)) waits |= 1u << l;
     }
@@ -140,6 +158,21 @@ static inline int mbarrier_over(const Launch *launch, const Fragment *f) {
     Mbarrier b;
     memcpy(&word, launch->window + f->id, 8);
     return !mbarrier_read(word, &b) || b.parity != f->need;
+}
+
+/* At the end of a cluster, bytes that an mbarrier still expects, or has too many of, were announced wrongly. */
+COLD int mbarriers_finish(Launch *launch) {
+    struct Watch *watch = launch->watch;
+    for (uint32_t i = 0; watch && i < watch->count; i++) {
+        const BarrierRecord *r = &watch->barrier[i];
+        Mbarrier b;
+        uint64_t word;
+        memcpy(&word, launch->window + r->address, 8);
+        if (!barrier_known(launch, r->address) || !mbarrier_read(word, &b) || !b.tx) continue;
+        uint32_t at = b.tx < 0 || r->expect == NEVER ? r->complete : r->expect;
+        return fault(launch->ctas[r->address >> 24].warp, launch->code + at, FAULT_MBARRIER, 0, r->address, (uint32_t)b.tx, 7);
+    }
+    return NEXT;
 }
 
 #endif

@@ -3,7 +3,7 @@
 #ifndef EQUIV_MEMORY_H
 #define EQUIV_MEMORY_H
 
-#include "runtime.h"
+#include "checks.h"
 
 typedef struct { uint64_t at[32]; } Addresses;
 
@@ -64,6 +64,11 @@ static inline int shared_check(Warp *w, const Op *o, uint32_t m, Addresses *a, u
             if (offset > limit || offset + size > limit || (cluster ? rank >= w->launch->cluster_size : rank != own))
                 return fault(w, o, FAULT_SHARED_BOUNDS, (uint32_t)l, x, size, 0);
         }
+    }
+    if (cluster && w->launch->watch) {
+        uint64_t peer = 0;
+        LANES(l) peer |= a->at[l] >> 24 ^ own;
+        if (peer && peers_check(w, o, m, a->at)) return FAULT;
     }
     LANES(l) a->at[l] += base;
     return NEXT;

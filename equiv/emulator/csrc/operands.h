@@ -58,29 +58,31 @@ static inline const uint8_t *chunk(Warp *w, const Op *o, uint32_t lane, const De
 /* Rows [first, first + rows) of a K-major matrix: `bytes` of each, packed one after the other. */
 static int gather_rows(Warp *w, const Op *o, uint32_t lane, const Descriptor *d, uint32_t first, uint32_t rows, uint32_t bytes,
                        uint8_t *out) {
-    uint32_t along = d->swizzle == 16 ? d->lead : 16;
+    uint32_t along = d->swizzle == 16 ? d->lead : 16, odd = 0;
     for (uint32_t r = first; r < first + rows; r++)
         for (uint32_t j = 0; j < bytes / 16; j++, out += 16) {
             const uint8_t *from = chunk(w, o, lane, d, r % 8 * d->swizzle + r / 8 * d->stride + j * along);
             if (!from) return FAULT;
             memcpy(out, from, 16);
+            odd += unwritten(w->launch, (uint64_t)(uintptr_t)from, 16);
         }
-    return NEXT;
+    return read_block(w, o, lane, (uint64_t)(uintptr_t)w->launch->window + (d->rank << 24 | d->start), odd, rows * bytes);
 }
 
 /* Rows of an MN-major matrix, `unit` of them a chunk: for each of `depth` k one line of `rows` rounded up to whole chunks. */
 static int gather_columns(Warp *w, const Op *o, uint32_t lane, const Descriptor *d, uint32_t first, uint32_t rows, uint32_t unit,
                           uint32_t depth, uint8_t *out) {
     uint32_t wide = d->swizzle / 16, group = d->atom == 32 ? 4 : 8, chunks = (rows + unit - 1) / unit;
-    uint32_t across = d->swizzle == 16 ? d->stride : d->lead, along = d->swizzle == 16 ? d->lead : d->stride;
+    uint32_t across = d->swizzle == 16 ? d->stride : d->lead, along = d->swizzle == 16 ? d->lead : d->stride, odd = 0;
     for (uint32_t k = 0; k < depth; k++)
         for (uint32_t j = first / unit; j < first / unit + chunks; j++, out += 16) {
             uint32_t offset = j % wide * 16 + j / wide * across + k % group * d->swizzle + k / group * along;
             const uint8_t *from = chunk(w, o, lane, d, offset);
             if (!from) return FAULT;
             memcpy(out, from, 16);
+            odd += unwritten(w->launch, (uint64_t)(uintptr_t)from, 16);
         }
-    return NEXT;
+    return read_block(w, o, lane, (uint64_t)(uintptr_t)w->launch->window + (d->rank << 24 | d->start), odd, depth * chunks * 16);
 }
 
 /* `rows` rows and 32 bytes' worth of k as an operand of eq_mma_block; lines of the view are rows. buffer: 32 bytes a row and

@@ -16,7 +16,7 @@ typedef enum {
 typedef struct { uint32_t kind, offset, bytes, value; } Special;
 
 /* What waits, for the deadlock report. */
-typedef struct { uint32_t cta, warp, pc, mask, wait, id, need, arrived, missing, expected; int32_t bytes; } Waiting;
+typedef struct { uint32_t cta, warp, pc, mask, wait, id, need, arrived, missing, expected; int32_t bytes; uint32_t expect, complete; } Waiting;
 
 typedef struct {
     Launch *launch;
@@ -25,6 +25,7 @@ typedef struct {
     uint64_t seed;
     Waiting *waiting;
     uint32_t waiting_capacity, waiting_count;
+    uint32_t checks;   /* whether shared memory is watched */
     uint32_t may_spin; /* whether the kernel may wait for other CTAs through global memory */
 } Request;
 

@@ -27,7 +27,7 @@ typedef enum { READY = 0, WAIT_BARRIER, WAIT_LANES, WAIT_WARP_SYNC, WAIT_CLUSTER
 typedef enum {
     FAULT_NONE = 0, FAULT_OUT_OF_BOUNDS, FAULT_MISALIGNED, FAULT_READ_ONLY, FAULT_SHARED_BOUNDS, FAULT_LOCAL_BOUNDS,
     FAULT_PARAM_BOUNDS, FAULT_TRAP, FAULT_BARRIER, FAULT_BUDGET, FAULT_DEADLOCK, FAULT_VALUE, FAULT_MATRIX,
-    FAULT_MBARRIER, FAULT_COPY
+    FAULT_MBARRIER, FAULT_COPY, FAULT_UNWRITTEN, FAULT_PEER, FAULT_RACE
 } FaultKind;
 
 struct Op {
@@ -97,6 +97,9 @@ struct Launch {
     uint64_t order_dependent; /* float additions to memory, whose order the hardware leaves open, by lanes */
     uint64_t events;          /* grows whenever something happens that a waiting warp may wait for */
     struct Queue *queue;      /* copies of the running cluster that have not landed (async.h) */
+    struct Watch *watch;      /* what is known about its shared memory (checks.h); 0: nothing is checked */
+    struct Note *notes;
+    uint32_t note_count, reserved2;
 };
 
 #define REG(type, k) ((type *)(w->regs + o->arg[k]))

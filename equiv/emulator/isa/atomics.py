@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from itertools import product
 
-from equiv.emulator.isa.memory import check
+from equiv.emulator.isa.memory import check, shared
 from equiv.emulator.isa.table import TYPE_BITS, Entry, Mods, c_type
 
 _FLOATS = frozenset({"f16", "bf16", "f16x2", "bf16x2", "f32", "f64"})
@@ -70,6 +70,9 @@ def _atomic(mods: Mods, *, result: bool) -> str:
     value = _value(kind, operation, flush)
     third = f"const {lane} c = ({lane})c_[l];" if operation == "cas" else ""
     lines = [check(mods["space"], "a", size * max(count, 1), size * max(count, 1), write=True)]
+    total = size * max(count, 1)
+    if shared(mods["space"]):
+        lines.append(f"if (w->launch->watch && read_check(w, o, m, a.at, {total})) return FAULT;")
     lines.append("LANES(l) if (HAS(l)) {")
     for number in range(max(count, 1)):
         index = str(number) if count else ""
@@ -80,6 +83,8 @@ def _atomic(mods: Mods, *, result: bool) -> str:
             f" const {lane} y = ({lane})({value}); memcpy(at, &y, {size});{store} }}"
         )
     lines.append("}\nw->launch->events++;")
+    if shared(mods["space"]):
+        lines.append(f"if (w->launch->watch) mark_lanes(w, m, a.at, {total});")
     if kind in _FLOATS and operation == "add":
         lines.append(f"w->launch->order_dependent += {max(count, 1)} * (uint64_t)__builtin_popcount(m);")
     return "\n".join(lines)

@@ -35,6 +35,21 @@ def check(space: str, name: str, size: int, align: int, *, write: bool) -> str:
     return f"if ({call}) return FAULT;"
 
 
+def shared(space: str) -> bool:
+    """Whether an address of that space may lie in shared memory, whose reads and writes are watched (csrc/checks.h)."""
+    return space.startswith("shared") or not space
+
+
+def _odd(names: list[str], bits: int) -> str:
+    """C: true if a lane's value shows a byte of never-written shared memory."""
+    macro = f"ODD{64 if bits == 64 else 32}"
+    return (
+        f"w->launch->watch && ({{ uint{64 if bits == 64 else 32}_t odd = 0; LANES(l) odd |= "
+        + " | ".join(f"{macro}({name}_[l])" for name in names)
+        + "; odd; })"
+    )
+
+
 def _names(stem: str, mods: Mods) -> list[str]:
     return [f"{stem}{i}" for i in range(int(mods["vec"][1:]))] if mods.get("vec") else [stem]
 
@@ -53,7 +68,10 @@ def _load(mods: Mods) -> str:
         return "\n".join(lines)
     lines.append(f"LANES(l) {{ {lane} v[{len(names)}]; memcpy(v, (const void *)a.at[l], {total});")
     lines += [f"{name}_[l] = HAS(l) ? v[{i}] : {name}_[l];" for i, name in enumerate(names)]
-    return "\n".join([*lines, "}"])
+    lines.append("}")
+    if shared(mods["space"]):
+        lines.append(f"if ({_odd(names, size * 8)} && read_check(w, o, m, a.at, {total})) return FAULT;")
+    return "\n".join(lines)
 
 
 def _store(mods: Mods) -> str:
@@ -70,6 +88,11 @@ def _store(mods: Mods) -> str:
         check(mods["space"], "a", total, total, write=True)
         + f"\nLANES(k) {{ const int l = k ^ {lanes - 1}; if (HAS(l)) {{ const {lane} v[] = {{{values}}};"
         + f" memcpy((void *)a.at[l], v, {total}); }} }}"
+        + (
+            f"\nif ({_odd(names, total // len(names) * 8)}) mark_lanes(w, m, a.at, {total});"
+            if shared(mods["space"])
+            else ""
+        )
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from equiv.emulator.isa.memory import check
+from equiv.emulator.isa.memory import check, shared
 from equiv.emulator.isa.table import Entry, Mods
 
 _SPACE = "space?=global|shared::cta"
@@ -17,6 +17,7 @@ def _replace(mods: Mods) -> str:
         f"if ({dimension} >= {limit}) return fault(w, o, FAULT_COPY, 0, 0, (uint32_t){dimension}, 9);\n"
         "LANES(l) if (HAS(l)) map_replace((uint8_t *)a.at[l],"
         f" FIELD_{mods['field'].upper()}, (uint32_t){dimension}, {value});"
+        + ("\nif (w->launch->watch) mark_lanes(w, m, a.at, 128);" if shared(mods["space"]) else "")
     )
 
 

@@ -154,21 +154,25 @@ def test_a_lost_arrival_and_lost_bytes_are_told_by_the_deadlock() -> None:
         _run(body)
     assert str(caught.value).splitlines()[1:] == [
         (
-            "  CTA (0, 0, 0) warp 0 lanes 0xffffffff wait for parity 0 of the mbarrier at CTA rank 0, offset 1032:"
-            " 16 of 33 arrivals are missing and 4096 bytes are expected and have not come: PTX line 14"
+            "  CTA (0, 0, 0) warp 0 lanes 0xffffffff wait for parity 0 of the mbarrier at CTA rank 0, offset 1032"
+            " (`bar` + 8): 16 of 33 arrivals are missing, 4096 bytes are expected and have not come, bytes were last"
+            " announced by PTX line 13 `mbarrier.arrive.expect_tx.shared.b64`: PTX line 14"
             " `mbarrier.try_wait.parity.shared.b64`"
         )
     ]
 
 
-def test_bytes_that_nobody_expected_are_told_by_the_deadlock() -> None:
+def test_bytes_that_nobody_expected_are_told_when_all_have_arrived() -> None:
     body = f"""
         mbarrier.init.shared.b64 [%r20], 1;
         mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r20], 32;
         mbarrier.arrive.shared.b64 %rd9, [%r20];
         {WAIT.format("W", 0)}
     """
-    with pytest.raises(DeadlockError, match=r"offset 1024: 32 bytes have come that nothing expected"):
+    with pytest.raises(
+        EmulatorError,
+        match=r"line 14 `mbarrier.arrive.* 32 bytes have come to the mbarrier at offset 1024 \(`bar` \+ 0\) that nothing",
+    ):
         _run(ONE.format(body))
 
 
@@ -177,21 +181,24 @@ def test_bytes_that_nobody_expected_are_told_by_the_deadlock() -> None:
     [
         (
             "mbarrier.arrive.shared.b64 %rd9, [%r20];",
-            "no mbarrier has been initialised at shared address 0x800 (offset 1024)",
+            "no mbarrier has been initialised at shared address 0x800 (offset 1024 (`bar` + 0))",
         ),
         ("st.shared.b64 [%r20], 0; mbarrier.inval.shared.b64 [%r20];", "no mbarrier has been initialised at shared"),
-        ("mbarrier.init.shared.b64 [%r20], 0;", "0 arrivals at the mbarrier at offset 1024: 1 to 1048575 are possible"),
+        (
+            "mbarrier.init.shared.b64 [%r20], 0;",
+            "0 arrivals at the mbarrier at offset 1024 (`bar` + 0): 1 to 1048575 are possible",
+        ),
         ("mbarrier.init.shared.b64 [%r20], 1048576;", "1048576 arrivals at the mbarrier at offset 1024"),
         (
             "mbarrier.init.shared.b64 [%r20], 2; mbarrier.arrive.shared.b64 %rd9, [%r20], 3;",
-            "3 arrivals at the mbarrier at offset 1024, which waits for 2 only",
+            "3 arrivals at the mbarrier at offset 1024 (`bar` + 0), which waits for 2 only",
         ),
         (
             (
                 "mbarrier.init.shared.b64 [%r20], 2; mbarrier.expect_tx.relaxed.cta.shared.b64 [%r20], 1048575;"
                 "mbarrier.expect_tx.relaxed.cta.shared.b64 [%r20], 1;"
             ),
-            "the mbarrier at offset 1024 counts 1048576 bytes: its limits are -1048575 and 1048575",
+            "the mbarrier at offset 1024 (`bar` + 0) counts 1048576 bytes: its limits are -1048575 and 1048575",
         ),
         (
             (
