@@ -3,9 +3,10 @@
 Inside `active` the DSL object compiles for the device's architecture and links host code to the shim (`cute_shim`)
 instead of its own runtime library; every compiled function comes back as a subclass that loads through the shim and
 raises the device's own exceptions. A function that was compiled outside, for a GPU, keeps the runtime it was linked to
-and does not run inside: it would run on the GPU, or fail for want of one. The compiler writes its PTX and cubin to a private folder, from where they go to the
-image store: for explicit and implicit compilations alike, without asking the user for options. Everything is put back
-when the block ends.
+and is refused inside: it would run on the GPU, or fail for want of one.
+
+The compiler writes its PTX and cubin to a private folder, from where they go to the image store: for explicit and
+implicit compilations alike, without asking the user for options. Everything is put back when the block ends.
 """
 
 from __future__ import annotations

@@ -26,6 +26,8 @@ class Launch:
         attributes: launch attributes that are set: `programmatic_serialization`, `cooperative`, `priority`.
         params: the parameter block as the kernel reads it.
         tensors: (argument name, torch tensor) of every tensor known to be passed.
+        configuration: what the kernel was specialised for, as far as its host says: `BLOCK=64, num_warps=4, ...`.
+        trial: autotuning tries a configuration.
     """
 
     image: str
@@ -37,11 +39,16 @@ class Launch:
     attributes: Mapping[str, int]
     params: bytes
     tensors: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
+    configuration: str = ""
+    trial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchCount:
-    """What one finished launch took: instructions as executed by warps and by active lanes, wall-clock seconds."""
+    """What one finished launch took: instructions as executed by warps and by active lanes, wall-clock seconds.
+
+    The other fields are those of `Launch`.
+    """
 
     image: str
     kernel: str
@@ -52,3 +59,5 @@ class LaunchCount:
     warp_instructions: int
     lane_instructions: int
     seconds: float
+    configuration: str = ""
+    trial: bool = False
