@@ -35,6 +35,8 @@ PACKAGE = "nvidia-cutlass-dsl"
 VERSIONS = ("4.8.",)
 """Versions whose internals this module was checked against, by prefix."""
 
+DLPACK_CPU, DLPACK_CUDA = 1, 2
+
 
 class Target(cute_shim.Host, Protocol):
     """What the device has to offer."""
@@ -70,6 +72,7 @@ def active(device: Target) -> Iterator[None]:
         for name, value in (("_arch", device.arch), ("shared_libs", libraries), ("disable_file_caching", True)):
             stack.enter_context(replaced(environment, name, value))
         stack.enter_context(replaced(internals.cuda_helpers, "get_device_attribute", _attributes(device)))
+        stack.enter_context(replaced(internals.tensor, "load_dltensor", _as_global(internals.tensor.load_dltensor)))
         stack.enter_context(replaced(internals.dsl.compiler_provider, "jit", _linking(internals, shim)))
         stack.enter_context(replaced(internals.stock_function, "to", _refusing(device)))
         stack.enter_context(replaced(internals.stock_executor, "run_compiled_program", _refusing(device)))
@@ -90,6 +93,7 @@ def _internals() -> SimpleNamespace:
     from cutlass.base_dsl.compiler import Compiler, KeepCUBIN, KeepPTX
     from cutlass.base_dsl.jit_executor import JitExecutor
     from cutlass.base_dsl.runtime import cuda as cuda_helpers
+    from cutlass.cute.runtime import _Tensor
     from cutlass.cutlass_dsl import CuTeDSL
     from cutlass.cutlass_dsl.cuda_jit_executor import CudaDialectJitCompiledFunction
 
@@ -146,6 +150,7 @@ def _internals() -> SimpleNamespace:
         stock_function=CudaDialectJitCompiledFunction,
         stock_executor=JitExecutor,
         jit=Compiler.jit,
+        tensor=_Tensor,
     )
 
 
@@ -174,6 +179,29 @@ def _refusing(device: Target) -> Callable[..., Any]:
         )
 
     return refuse
+
+
+def _as_global(stock: Callable[[Any], None]) -> Callable[[Any], None]:
+    """A replacement of `_Tensor.load_dltensor` after which a tensor of the CPU is one in global memory.
+
+    The DSL reads the state space of a tensor's elements off its DLPack capsule: generic for the CPU, global for a GPU.
+    Kernels must be compiled as for a GPU, and some (`cp.async`) cannot be compiled for generic addresses at all.
+    """
+
+    def load(tensor: Any) -> None:  # noqa: ANN401
+        stock(tensor)
+        api = ctypes.pythonapi
+        for name in (b"dltensor", b"used_dltensor"):
+            if api.PyCapsule_IsValid(ctypes.py_object(tensor._dlpack_data), ctypes.c_char_p(name)):  # noqa: SLF001
+                get = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+                    ("PyCapsule_GetPointer", api)
+                )
+                # struct DLTensor {void *data; struct {int32_t device_type, device_id;} device; ...}
+                kind = ctypes.c_int32.from_address(get(tensor._dlpack_data, name) + 8)  # noqa: SLF001
+                if kind.value == DLPACK_CPU:
+                    kind.value = DLPACK_CUDA
+
+    return load
 
 
 def _attributes(device: Target) -> Callable[[Any, int], int]:
