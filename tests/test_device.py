@@ -141,7 +141,7 @@ def test_a_kernel_makes_its_own_tensor_descriptors_in_scratch_memory(device: Emu
     source, target = random(64 * 64).reshape(64, 64), torch.zeros(64, 64)
     asked = []
 
-    def allocate(size: int, alignment: int, stream: int | None) -> torch.Tensor:  # noqa: ARG001
+    def allocate(size: int, alignment: int, stream: int | None) -> torch.Tensor:
         asked.append(size)
         return torch.zeros(size + 16, dtype=torch.uint8)[16:]  # never aligned to 128 bytes as the kernel wants it
 

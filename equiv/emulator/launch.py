@@ -11,6 +11,14 @@ if TYPE_CHECKING:
 Dim = tuple[int, int, int]
 
 LIMIT_GRID = (2**31 - 1, 65535, 65535)
+LIMIT_BLOCK = (1024, 1024, 64)
+LIMIT_THREADS = 1024
+LIMIT_CLUSTER = 16
+"""CTAs; more than 8 need leave, which hosts here always give."""
+
+LIMIT_PARAMS = 32764
+"""Bytes of kernel parameters."""
+
 LIMIT_SHARED = 232448
 """Bytes of static and dynamic shared memory a block may have on sm_90 and sm_100: 227 KiB."""
 

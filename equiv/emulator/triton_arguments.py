@@ -59,8 +59,8 @@ def _flatten(
 def _descriptor(
     name: str,
     kind: str,
-    value: Any,
-    descriptors: Iterator[Mapping[str, Any]] | None,  # noqa: ANN401
+    value: Any,  # noqa: ANN401
+    descriptors: Iterator[Mapping[str, Any]] | None,
 ) -> Iterator[tuple[str, str, Any]]:
     """The parameters of a host tensor descriptor: a tensor map or what it is made of, then its shape and strides."""
     found = _DESCRIPTOR.match(kind)

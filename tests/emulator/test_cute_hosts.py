@@ -1,4 +1,4 @@
-"""What CuTe DSL host code sets up arrives: tensor maps, clusters, several kernels, large shared memory; bits by NumPy."""
+"""What CuTe DSL host code sets up arrives: tensor maps, clusters, several kernels, large shared memory."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def random(*shape: int) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(3).standard_normal(shape, dtype=np.float32))
 
 
-def bits(tensor: torch.Tensor) -> Any:  # noqa: ANN401  an array of unknown shape
+def bits(tensor: torch.Tensor) -> Any:
     return tensor.numpy().view(np.uint32)
 
 
-def given(tensor: torch.Tensor) -> Any:  # noqa: ANN401  untyped
+def given(tensor: torch.Tensor) -> Any:
     return from_dlpack(tensor, assumed_align=16)
 
 

@@ -207,8 +207,8 @@ def test_functions_for_a_gpu_and_emulated_ones_live_side_by_side_in_any_order(or
         else:
             assert re.fullmatch(r"driver: cudaError(InsufficientDriver|NoDevice)", line)
     assert re.fullmatch(
-        r"refused: cutlass_turn_\S+ was compiled for a GPU, outside every `device\.active\(\)` block, and called inside a "
-        r"block of listener:sm_90a; compile it inside the block",
+        r"refused: cutlass_turn_\S+ was compiled for a GPU, outside every `device\.active\(\)` block, and called "
+        r"inside a block of listener:sm_90a; compile it inside the block",
         lines[len(steps)],
     )
     assert len(lines) == len(steps) + 1

@@ -109,5 +109,5 @@ def test_descriptors_that_are_not_emulated_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="argument d; only tiled tensor descriptors are emulated"):
         list(triton_arguments.flatten([("d", "tensordesc_im2col<fp16[8, 8],input_rank=4>")], [descriptor()], [MAPPED]))
     packed = {**MAPPED, "fp4_padded": True}
-    with pytest.raises(UnsupportedError, match="needs triton:tensor-descriptor: argument d: .*'fp4_padded': True"):
+    with pytest.raises(UnsupportedError, match=r"needs triton:tensor-descriptor: argument d: .*'fp4_padded': True"):
         list(triton_arguments.flatten([("d", "tensordesc<u8[16, 8]>")], [descriptor()], [packed]))

@@ -1,5 +1,5 @@
 """Small Triton kernels for tests of the devices; in a file because Triton reads their source."""
-# ruff: noqa: ANN001, ANN201, N803, PLR0917
+# ruff: noqa: ANN001, ANN002, ANN201, N803, PLR0917
 # mypy: ignore-errors
 
 import triton
