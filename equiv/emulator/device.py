@@ -235,6 +235,7 @@ class EmulatedDevice:
             warp_instructions=stats.warp_instructions,
             lane_instructions=stats.lane_instructions,
             seconds=stats.seconds,
+            processor=stats.processor,
             configuration=launch.configuration,
             trial=launch.trial,
         )

@@ -53,9 +53,10 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class LaunchCount:
-    """What one finished launch took: instructions as executed by warps and by active lanes, wall-clock seconds.
+    """What one finished launch took: instructions as executed by warps and by active lanes, seconds.
 
-    The other fields are those of `Launch`.
+    `seconds` are those of the clock on the wall, `processor` those that the processor spent on it. The other fields are
+    those of `Launch`.
     """
 
     image: str
@@ -67,5 +68,6 @@ class LaunchCount:
     warp_instructions: int
     lane_instructions: int
     seconds: float
+    processor: float = 0.0
     configuration: str = ""
     trial: bool = False
