@@ -180,9 +180,8 @@ class _Inliner:
         inner = _Frame(suffix, (*frame.active, function.name), {})
         behind, around = f"return{suffix}", f"around{suffix}"
         if one.guard is not None:
-            negated = not one.guard_negated
-            jump = replace(one, opcode="bra", operands=(Symbol(around),), guard_negated=negated)
-            self.append(replace(jump, guard=frame.guard(one)))
+            jump = replace(frame.instruction(one), opcode="bra", operands=(Symbol(around),))
+            self.append(replace(jump, guard_negated=not one.guard_negated))
         plain = replace(one, guard=None, guard_negated=False)
         for formal, actual in zip(function.params, arguments, strict=True):
             self.copy(plain, formal, self.bind(one, function, formal, actual, inner), actual)
@@ -230,12 +229,8 @@ class _Inliner:
             name = actual.name
             given = self.variables.get(name)
             if given is None or given.size != formal.size:
-                size = "none" if given is None else f"{given.size}"
-                raise UnknownInstructionError(
-                    f"{one.opcode} {function.name}",
-                    f"{formal.name} has {formal.size} bytes, the variable passed for it {size}",
-                    one.line,
-                )
+                problem = f"{formal.name} has {formal.size} bytes, the variable passed for it {given and given.size}"
+                raise UnknownInstructionError(f"{one.opcode} {function.name}", problem, one.line)
         else:
             self.variables.setdefault(name, Variable(name, "local", formal.size, formal.size))
         inner.symbols[formal.name] = name
