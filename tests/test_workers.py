@@ -94,7 +94,8 @@ def test_an_unknown_pair_is_an_error_of_its_case_that_shows_where(monkeypatch: p
     assert "UsageError: no pair named 'nobody'; known: " in verdict.summary
 
 
-def test_a_device_that_this_machine_lacks_is_unsupported() -> None:
+def test_a_device_that_this_machine_lacks_is_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("equiv.device.device", equiv_fake.HostDevice)  # so that it is put back
     verdict = equiv_fake.run_on_host(Task(task("good").case, "emulated:sm_0", "again"))
     assert (verdict.status, verdict.summary) == (Status.UNSUPPORTED, "needs arch:sm_0: nobody has it")
 
@@ -124,9 +125,11 @@ if __name__ == "__main__":
 """
 
 
-def test_workers_do_not_outlive_a_run_that_is_killed(tmp_path: Path) -> None:
+def test_workers_do_not_outlive_a_run_that_is_killed_and_leave_no_files(tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(ORPHANS)
-    process = subprocess.Popen([sys.executable, "main.py"], cwd=tmp_path)
+    (tmp_path / "tmp").mkdir()
+    environment = os.environ | {"TMPDIR": str(tmp_path / "tmp")}
+    process = subprocess.Popen([sys.executable, "main.py"], cwd=tmp_path, env=environment)
     workers: list[int] = []
     while not workers:
         time.sleep(0.1)
@@ -134,6 +137,7 @@ def test_workers_do_not_outlive_a_run_that_is_killed(tmp_path: Path) -> None:
     time.sleep(2)
     process.kill()
     process.wait()
+    assert list((tmp_path / "tmp").iterdir()) == []
     for _ in range(50):
         if not any(_command(worker) for worker in workers):
             return
