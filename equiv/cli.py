@@ -161,7 +161,7 @@ def _parser() -> argparse.ArgumentParser:
     replay.add_argument(
         "--strict",
         action="store_true",
-        help="skipped launches (of another architecture, or that failed when recorded) fail; else they are counted only",
+        help="skipped launches (of another architecture, or that failed when recorded) fail; else they only count",
     )
     replay.add_argument(
         "--timeout", type=_seconds, metavar="S", help="give up and exit with 1 after S seconds (default: never)"

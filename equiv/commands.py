@@ -177,7 +177,7 @@ def rounding(options: argparse.Namespace) -> int:
 
 
 def _declared(pair: Pair) -> dict[str, dict[str, Declaration | None]]:
-    """Party -> architecture -> what it declares as compiled here; None where that is not known, or nothing compiles it."""
+    """Party -> architecture -> what it declares as compiled here; None where that is not known."""
     found: dict[str, dict[str, Declaration | None]] = {}
     for name, party in (("oracle", pair.oracle), ("candidate", pair.candidate)):
         try:
