@@ -13,7 +13,7 @@ import gc
 import struct
 import sys
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -256,8 +256,7 @@ class EmulatedDevice:
             module = ptx_parser.parse(image.ptx)
             if kernel not in module.kernels:
                 raise DeviceError(f"{kernel}: not in the PTX of image {name}, which has {', '.join(module.kernels)}")
-            contracted, _ = contraction.contract(module.kernels[kernel])
-            program = engine.load(replace(module, kernels={kernel: contracted}), kernel, self.arch)
+            program = engine.load(contraction.contract_all(module, kernel), kernel, self.arch)
             prepared = _PREPARED[key] = _Prepared(image, module, program)
         return prepared
 

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from equiv.emulator import backend, faults, matrix_unit
 from equiv.emulator.decode import ByteCode, decode
+from equiv.emulator.inline import inline
 from equiv.emulator.loading import check_launch, place_variables
 from equiv.emulator.memory import Memory, Region
 from equiv.errors import DeviceError
@@ -157,7 +158,7 @@ def load(module: Module, kernel: str, arch: str) -> Program:
             return found[1]
     if kernel not in module.kernels:
         raise DeviceError(f"no kernel `{kernel}` in the module; it has {', '.join(module.kernels) or 'none'}")
-    program = _build(module, module.kernels[kernel], arch)
+    program = _build(module, inline(module, module.kernels[kernel]), arch)
     with _MEMO_LOCK:
         _MEMO[key] = (module, program)  # keeps the module alive, so that its id stays its own
         while len(_MEMO) > _MEMO_SIZE:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from equiv.emulator import contraction, ptx_parser
@@ -57,7 +57,6 @@ class TracingDevice(EmulatedDevice):
                     f"{kernel}: no PTX is known for the cubin {name}; compile it inside `device.active()`"
                 )
             module = ptx_parser.parse(image.ptx)
-            contracted, _ = contraction.contract(module.kernels[kernel])
-            program = reference.load(replace(module, kernels={kernel: contracted}), kernel, self.arch)
+            program = reference.load(contraction.contract_all(module, kernel), kernel, self.arch)
             found = self._traced[name, kernel] = _Prepared(image, module, program)
         return found

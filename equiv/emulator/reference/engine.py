@@ -15,6 +15,7 @@ import numpy as np
 from equiv.emulator import faults
 from equiv.emulator.decode import decode
 from equiv.emulator.engine import DEFAULT_BUDGET, LaunchConfig, LaunchStats
+from equiv.emulator.inline import inline
 from equiv.emulator.loading import check_launch, place_variables
 from equiv.emulator.memory import Region
 from equiv.emulator.ptx import Instruction
@@ -74,7 +75,7 @@ def load(module: Module, kernel: str, arch: str) -> Program:
     """
     if kernel not in module.kernels:
         raise DeviceError(f"no kernel `{kernel}` in the module; it has {', '.join(module.kernels) or 'none'}")
-    chosen = module.kernels[kernel]
+    chosen = inline(module, module.kernels[kernel])
     data, storage = place_variables(module, chosen)
     bytecode = decode(module, chosen, arch, {name: region.address for name, region in data.items()})
     listed = (*chosen.instructions, Instruction("exit", ()))
