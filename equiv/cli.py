@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING
 from equiv import commands, journal
 from equiv.cache import cache_dir
 from equiv.device import device
-from equiv.errors import EquivError, UnsupportedError
-from equiv.plan import DEFAULT_DEVICE, Settings, cases, folders, known_gaps
+from equiv.errors import DeviceError, EquivError, UnsupportedError
+from equiv.plan import DEFAULT_DEVICE, Settings, cases, folders, known_gaps, refuse_taken
 from equiv.report import document, environment, text
 from equiv.report.outcome import exit_code
+from equiv.terminal import visible
 from equiv.workers import Task, default_jobs, run_plan, run_task
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("equiv: interrupted", file=sys.stderr)
         return 130
     except EquivError as error:
-        print(f"equiv: {error}", file=sys.stderr)
+        print(f"equiv: {visible(str(error))}", file=sys.stderr)
         return error.exit_code
     return code
 
@@ -100,7 +101,12 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--journal", type=Path, metavar="PATH", help="where to write the journal (default runs/<time>.jsonl)"
     )
-    run.add_argument("--record", default="", metavar="DIR", help="keep the launch records of every case below DIR")
+    run.add_argument(
+        "--record",
+        default="",
+        metavar="DIR",
+        help="keep launch records below DIR, which must not hold them yet",
+    )
     run.add_argument(
         "-j", "--jobs", type=_positive, default=default_jobs(), metavar="N", help="worker processes (default: CPUs)"
     )
@@ -114,6 +120,7 @@ def _parser() -> argparse.ArgumentParser:
 
     rounding = commands_.add_parser("rounding", help="where a pair rounds, and in which order each party adds")
     rounding.add_argument("pair", metavar="PAIR")
+    rounding.add_argument("--markdown", action="store_true", help="the ledger as a table, with each party's variants")
     rounding.set_defaults(command=commands.rounding)
 
     order = commands_.add_parser("order", help="the orders in which a pair's parties add, traced from what they launch")
@@ -151,6 +158,14 @@ def _parser() -> argparse.ArgumentParser:
     replay = commands_.add_parser("replay", help="run launch records again and compare every byte")
     replay.add_argument("directory", type=Path, metavar="DIR")
     replay.add_argument("--device", default=DEFAULT_DEVICE, metavar="D")
+    replay.add_argument(
+        "--strict",
+        action="store_true",
+        help="skipped launches (of another architecture, or that failed when recorded) fail; else they only count",
+    )
+    replay.add_argument(
+        "--timeout", type=_seconds, metavar="S", help="give up and exit with 1 after S seconds (default: never)"
+    )
     replay.set_defaults(command=commands.replay)
     return parser
 
@@ -185,9 +200,10 @@ def _run(options: argparse.Namespace) -> int:
     settings = Settings(devices, tuple(options.seed), options.record, folder, gaps)
     tasks = [task for case in wanted for task in settings.tasks(case)]
     for name in devices:
-        with contextlib.suppress(UnsupportedError):  # that is a verdict; a name that means nothing is a usage error
+        with contextlib.suppress(UnsupportedError, DeviceError):  # verdicts; a name that means nothing is a usage error
             device(name)
     cache_dir()  # every emulated device needs it: said once, and not as an ERROR of each case
+    refuse_taken(options.record, tasks)
     versions = environment.versions()
     path = options.journal or journal.default_path()
     remarks = environment.basis(devices)

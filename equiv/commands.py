@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import sys
+import threading
 import time
 from collections import Counter
 from dataclasses import asdict
@@ -12,13 +16,16 @@ from equiv import pairs
 from equiv.errors import UnsupportedError, UsageError
 from equiv.plan import cases
 from equiv.runner import toolchain
+from equiv.terminal import visible
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
+    from equiv.order import Traced
     from equiv.pairs import Axis, Pair
     from equiv.records import Case
+    from equiv.rounding.declaration import Declaration
 
 
 def list_pairs(options: argparse.Namespace) -> int:
@@ -32,7 +39,8 @@ def list_pairs(options: argparse.Namespace) -> int:
         print(json.dumps({name: _pair_data(pair, members) for name, (pair, members) in found.items()}, indent=1))
     else:
         whole = bool(options.selectors or options.suite)
-        print("\n\n".join("\n".join(_pair_lines(pair, members, whole=whole)) for pair, members in found.values()))
+        said = ["\n".join(_pair_lines(pair, members, whole=whole)) for pair, members in found.values()]
+        print(visible("\n\n".join(said)))
         if not whole:
             print("\n`equiv list PAIR` and `equiv list --suite S` name the cases")
     return 0
@@ -148,6 +156,9 @@ def rounding(options: argparse.Namespace) -> int:
     pair = pairs.get(options.pair)
     if pair.ledger is None:
         raise UsageError(f"pair {pair.name!r} brings no rounding ledger")
+    if options.markdown:
+        print(report.markdown(pair.ledger(), _declared(pair)))
+        return 0
     print(report.ledger(pair.ledger()))
     groups: dict[str, list[str]] = {}
     for name, party in (("oracle", pair.oracle), ("candidate", pair.candidate)):
@@ -165,6 +176,19 @@ def rounding(options: argparse.Namespace) -> int:
     return 0
 
 
+def _declared(pair: Pair) -> dict[str, dict[str, Declaration | None]]:
+    """Party -> architecture -> what it declares as compiled here; None where that is not known."""
+    found: dict[str, dict[str, Declaration | None]] = {}
+    for name, party in (("oracle", pair.oracle), ("candidate", pair.candidate)):
+        try:
+            versions = toolchain(party)
+        except UnsupportedError:
+            found[name] = dict.fromkeys(party.architectures)
+        else:
+            found[name] = {arch: pair.declaration(name, versions, arch) for arch in party.architectures}
+    return found
+
+
 def order(options: argparse.Namespace) -> int:
     """`equiv order PAIR`: every declared reduction as traced from what runs; 1 if one is not as declared."""
     from equiv.device import EMULATED
@@ -173,7 +197,8 @@ def order(options: argparse.Namespace) -> int:
 
     pair = pairs.get(options.selector.partition("::")[0])
     case = smallest(pair, cases(options.cases, [options.selector], []))
-    found, missing = [], []
+    found: list[Traced] = []
+    missing: list[str] = []
     for device in options.device or [f"emulated:{arch}" for arch in EMULATED]:
         arch = device.removeprefix("emulated:")
         if arch not in EMULATED:
@@ -184,14 +209,38 @@ def order(options: argparse.Namespace) -> int:
                 found += trace(pair, party, case, arch)
             except UnsupportedError as error:
                 missing.append(f"{party} on {arch}: {error}")
-    print(render(case.name, found, missing))
+    print(visible(render(case.name, found, missing)))
     return 1 if any(one.problem for one in found) else 3 if missing else 0
 
 
 def replay(options: argparse.Namespace) -> int:
-    """`equiv replay DIR`: runs launch records again; 0 if all bytes are as recorded, 1 if not, or if none are."""
+    """`equiv replay DIR`: runs launch records again; 0 if all bytes are as recorded, 1 if not, or if nothing ran.
+
+    What was skipped is counted, and under --strict makes it 1.
+    """
     from equiv.emulator.replay import replay_directory
 
-    report = replay_directory(options.directory, options.device)
-    print(report)
-    return 0 if report.equal else 1
+    with _at_most(options.timeout, f"replay of {options.directory}"):
+        report = replay_directory(options.directory, options.device)
+    print(visible(str(report)))
+    return report.exit_code(strict=options.strict)
+
+
+@contextlib.contextmanager
+def _at_most(seconds: float | None, what: str) -> Iterator[None]:
+    """Ends this process with 1 if the block takes longer; a launch in the emulator hears no signal."""
+
+    def give_up() -> None:
+        print(f"equiv: {visible(what)}: not done after {seconds:g} s", file=sys.stderr, flush=True)
+        os._exit(1)
+
+    if seconds is None:
+        yield
+        return
+    timer = threading.Timer(seconds, give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

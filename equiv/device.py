@@ -14,6 +14,7 @@ import sys
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from equiv import packages
 from equiv.errors import DeviceError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
@@ -76,16 +77,26 @@ def device(name: str) -> Device:
     Raises:
         UsageError: no such device; those that exist are listed.
         UnsupportedError: no GPU is there, or one of an unknown capability.
+        BrokenPackageError: torch is installed and cannot be imported, and a GPU is asked for.
     """
+    check_name(name)
     kind, _, which = name.partition(":")
-    if kind == "emulated" and which in EMULATED:
-        from equiv.emulator.device import EmulatedDevice
-
-        return EmulatedDevice(which)
-    if kind == "cuda" and re.fullmatch(r"\d{1,3}", which):
+    if kind == "cuda":
         return CudaDevice(int(which))
-    known = ", ".join(f"emulated:{arch}" for arch in EMULATED)
-    raise UsageError(f"no device named {name!r}; known: {known}, cuda:N")
+    from equiv.emulator.device import EmulatedDevice
+
+    return EmulatedDevice(which)
+
+
+def check_name(name: str) -> None:
+    """Says whether a device of that name can be meant, on this machine or another; loads nothing.
+
+    Raises:
+        UsageError: no such device; those that exist are listed.
+    """
+    names = [f"emulated:{arch}" for arch in EMULATED]
+    if name not in names and not re.fullmatch(r"cuda:[0-9]{1,3}", name):
+        raise UsageError(f"no device named {name!r}; known: {', '.join(names)}, cuda:N")
 
 
 class CudaDevice:
@@ -94,10 +105,9 @@ class CudaDevice:
     kind = "cuda"
 
     def __init__(self, index: int) -> None:
-        try:
-            import torch
-        except ImportError as error:
-            raise UnsupportedError("package:torch", str(error)) from error
+        packages.imported("torch")
+        import torch
+
         self.name = self.torch_device = f"cuda:{index}"
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if index >= count:

@@ -7,21 +7,23 @@ import os
 import platform
 import subprocess
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from equiv import cache, ccode
+from equiv import cache, ccode, packages
 from equiv.device import EMULATED, device
-from equiv.errors import EquivError, UnsupportedError, UsageError
+from equiv.errors import UnsupportedError, UsageError
+from equiv.terminal import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PACKAGES = ("numpy", "torch", "triton", "nvidia-cutlass-dsl")
 PROBES = {"Triton": "equiv.triton_ref.probe", "CuTe DSL": "equiv.cute.probe"}
 """Who compiles a probe -> the module with `run_probe(x, y)`, y = fma(x, 3, 1)."""
+
+UNUSABLE = (ImportError, OSError, subprocess.CalledProcessError)
+"""What looking for a tool in a broken package, or starting it, ends with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +38,8 @@ class Finding:
 def examine() -> Iterator[Finding]:
     """Looks at one thing after the other; the probes of the devices compile and run kernels and take seconds."""
     yield Finding("python", "ok", f"{platform.python_version()} on {platform.machine()}, {os.cpu_count()} CPUs")
-    for package in PACKAGES:
-        try:
-            yield Finding(package, "ok", version(package))
-        except PackageNotFoundError:
-            yield Finding(package, "broken", "not installed: pip install 'equiv[kernels]'")
+    for package in packages.MODULES:
+        yield _package(package)
     yield from _assemblers()
     yield _compiler()
     yield _cache()
@@ -51,7 +50,17 @@ def examine() -> Iterator[Finding]:
 def render(findings: list[Finding]) -> str:
     """One line a finding."""
     width = max(len(finding.subject) for finding in findings)
-    return "\n".join(f"{finding.state:7} {finding.subject:{width}}  {finding.detail}" for finding in findings)
+    lines = [f"{finding.state:7} {finding.subject:{width}}  {finding.detail}" for finding in findings]
+    return visible("\n".join(lines))
+
+
+def _package(name: str) -> Finding:
+    try:
+        return Finding(name, "ok", packages.imported(name))
+    except UnsupportedError:
+        return Finding(name, "broken", f"not installed: {packages.HINT}")
+    except packages.BrokenPackageError as error:
+        return Finding(name, "broken", str(error).removeprefix(f"{name} "))
 
 
 def _assemblers() -> Iterator[Finding]:
@@ -60,14 +69,14 @@ def _assemblers() -> Iterator[Finding]:
     for name in ("ptxas", "ptxas-blackwell"):
         try:
             tool = toolchain.ptxas(name)
-        except UnsupportedError as error:
-            yield Finding(name, "broken", str(error))
+        except (UnsupportedError, *UNUSABLE) as error:
+            yield Finding(name, "broken", packages.one_line(error))
         else:
             yield Finding(name, "ok", f"{tool.version}, reads PTX up to {tool.newest_ptx[0]}.{tool.newest_ptx[1]}")
     try:
         yield Finding("nvdisasm", "ok", f"{toolchain.nvdisasm_version()}: contractions can be vouched for")
-    except UnsupportedError as error:
-        yield Finding("nvdisasm", "broken", f"{error}: contractions cannot be vouched for")
+    except (UnsupportedError, *UNUSABLE) as error:
+        yield Finding("nvdisasm", "broken", f"{packages.one_line(error)}: contractions cannot be vouched for")
 
 
 def _compiler() -> Finding:
@@ -101,8 +110,10 @@ def _device(name: str) -> Iterator[Finding]:
             yield Finding(subject, *_probe(name, module))
         except UnsupportedError as error:
             yield Finding(subject, "absent" if kind == "cuda" else "broken", str(error))
-        except (EquivError, ImportError, OSError) as error:
-            yield Finding(subject, "broken", f"{type(error).__name__}: {error}")
+        except packages.BrokenPackageError as error:
+            yield Finding(subject, "broken", str(error))
+        except Exception as error:  # noqa: BLE001  what a compiler stops with is a finding, and the next line is wanted
+            yield Finding(subject, "broken", packages.one_line(error))
 
 
 def _probe(name: str, module: str) -> tuple[str, str]:
@@ -110,10 +121,10 @@ def _probe(name: str, module: str) -> tuple[str, str]:
     from equiv.emulator.device import EmulatedDevice
 
     chosen = device(name)
-    try:
-        import torch
-    except ImportError as error:
-        raise UnsupportedError("package:torch", str(error)) from error
+    packages.imported("torch")
+    packages.check(packages.needed(chosen))
+    import torch
+
     values = np.linspace(-2, 2, 128, dtype=np.float32)
     x = torch.from_numpy(values.copy()).to(chosen.torch_device)
     y = torch.zeros_like(x)

@@ -1,7 +1,7 @@
 """Every error that equiv raises on purpose, and the exit code each one leads to.
 
-An error carries structured parts beside its text, so that tests and reports need not parse sentences. A *mismatch* is not an
-error: it is a value (`equiv.records.Verdict`). This module imports nothing from the package.
+An error carries structured parts beside its text, so that tests and reports need not parse sentences. A *mismatch* is
+not an error: it is a value (`equiv.records.Verdict`). This module imports nothing from the package.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class CaseFileError(UsageError):
 
 
 class UnsupportedError(EquivError):
-    """The device or an installed package lacks something; `needs` says what, machine-readably (`package:triton`, `arch:sm_100a`)."""
+    """The device or an installed package lacks something; `needs` says what: `package:triton`, `arch:sm_100a`."""
 
     exit_code = 3
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from equiv import casefile
 from equiv.errors import UsageError
+from equiv.runner import capture_name
+from equiv.verify import PARTIES
 from equiv.workers import Task
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from equiv.records import Case
 
@@ -69,6 +71,25 @@ def cases(directory: Path | None, targets: Sequence[str], suites: Sequence[str])
     if not names or set("*?[") & set("".join(names)):
         names = [path.stem for path in files(casefile.find_cases(directory))]
     return casefile.select(casefile.load_all(directory, names), targets, suites)
+
+
+def refuse_taken(folder: str, tasks: Iterable[Task]) -> None:
+    """Makes sure that the launch records of these tasks have room in a folder, "" for none.
+
+    Raises:
+        UsageError: it is no folder, or holds captures of the same names.
+    """
+    if not folder:
+        return
+    if Path(folder).exists() and not Path(folder).is_dir():
+        raise UsageError(f"--record {folder}: is there and no folder")
+    wanted = {capture_name(task.case, party, task.device.partition(":")[2]) for task in tasks for party in PARTIES}
+    taken = sorted(wanted & {path.stem for path in (Path(folder) / "captures").glob("*.json")})
+    if taken:
+        raise UsageError(
+            f"--record {folder}: holds {len(taken)} of the {len(wanted)} captures of this run already, "
+            f"{taken[0]} for one: name another folder, or delete this one"
+        )
 
 
 def known_gaps(folders: Iterable[Path]) -> dict[str, str]:

@@ -47,7 +47,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Adds the case files to what is collected, if cases were asked for and no path was given."""
+    """Adds the case files to what is collected, if cases were asked for and no path was given.
+
+    Raises:
+        pytest.UsageError: a device that does not exist, or a seed that cannot be.
+    """
+    devices, seeds = config.getoption("equiv_device"), config.getoption("equiv_seed")
+    if devices or seeds:
+        from equiv.device import check_name
+        from equiv.errors import UsageError
+        from equiv.plan import Settings
+
+        try:
+            Settings(seeds=tuple(seeds))
+            for name in devices:
+                check_name(name)
+        except UsageError as error:
+            raise pytest.UsageError(str(error)) from error
     config.pluginmanager.register(_Gathered(config), "equiv-gathered")
     if _asked(config) and config.args_source is not pytest.Config.ArgsSource.ARGS:
         from equiv.casefile import find_cases
@@ -107,11 +123,12 @@ class CaseFile(pytest.File):
     def collect(self) -> Iterator[CaseItem]:
         """One item a case, device and seed."""
         from equiv.errors import UsageError
+        from equiv.terminal import visible
 
         try:
             tasks = _tasks(self.config, self.path)
         except UsageError as error:
-            raise self.CollectError(str(error)) from error
+            raise self.CollectError(visible(str(error))) from error
         for name, task in tasks.items():
             item: CaseItem = CaseItem.from_parent(self, name=name)
             item.task = task
@@ -133,6 +150,7 @@ class CaseItem(pytest.Item):
         from equiv.records import Status
         from equiv.report.outcome import closed_gaps, exit_code, is_known_gap
         from equiv.report.text import case_text
+        from equiv.terminal import visible
         from equiv.workers import run_task
 
         verdict = self.verdict = run_task(self.task)
@@ -145,13 +163,14 @@ class CaseItem(pytest.Item):
         ]
         strict, require = self.config.getoption("equiv_strict"), self.config.getoption("equiv_require")
         if is_known_gap(verdict):
-            pytest.xfail(f"known gap: {verdict.gap}")
+            pytest.xfail(visible(f"known gap: {verdict.gap}"))
         if not closed_gaps([verdict]) and exit_code([verdict], strict=strict, require=require) == 1:
             raise VerdictError(case_text(verdict))
         if verdict.status is Status.UNSUPPORTED:
-            pytest.skip(verdict.summary)
+            pytest.skip(visible(verdict.summary))
         if verdict.status is Status.WITHIN:
-            self.warn(pytest.PytestWarning(f"{verdict.case} is only WITHIN its envelope: {verdict.summary}"))
+            said = f"{verdict.case} is only WITHIN its envelope: {verdict.summary}"
+            self.warn(pytest.PytestWarning(visible(said)))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:  # noqa: ANN401
         """The report of the case, or its warning where warnings are errors; a traceback only if equiv itself failed."""
@@ -271,10 +290,11 @@ class _Gathered:
             return
         from equiv.report import environment
         from equiv.report.text import closed, counts, table
+        from equiv.terminal import visible
 
         verdicts = self.all()
         terminalreporter.section("equiv")
-        terminalreporter.write_line(table(verdicts))
+        terminalreporter.write_line(visible(table(verdicts)))
         for remark in [*closed(verdicts), *environment.basis(verdict.device for verdict in verdicts)]:
-            terminalreporter.write_line(remark)
+            terminalreporter.write_line(visible(remark))
         terminalreporter.write_line(counts(verdicts))

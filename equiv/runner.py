@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from equiv import packages
 from equiv.buffers import GuardedBuffer
 from equiv.errors import DeviceError, EquivError, UnsupportedError
 from equiv.records import Side
@@ -47,7 +48,12 @@ def toolchain(party: Party) -> dict[str, str]:
     try:
         return {package: version(package) for package in party.packages}
     except PackageNotFoundError as error:
-        raise UnsupportedError(f"package:{error.name}", "pip install 'equiv[kernels]'") from error
+        raise UnsupportedError(f"package:{error.name}", packages.HINT) from error
+
+
+def capture_name(case: Case, party: str, arch: str) -> str:
+    """What the launch records of one run of a party are called."""
+    return f"{case.pair}.{case.id}.{case.seed}.{party}.{arch}"
 
 
 def run_party(
@@ -65,12 +71,15 @@ def run_party(
 
     Raises:
         UnsupportedError: a package is missing, or the party has no code for the device's architecture.
+        BrokenPackageError: one is installed and cannot be imported.
         PartyError: it failed: its own exception, a compiler's, or what the device found (illegal access, deadlock).
     """
     party: Party = getattr(pair, name)
     versions = toolchain(party)
     if device.arch not in party.architectures:
         raise UnsupportedError(f"arch:{'|'.join(party.architectures)}", f"{name} on {device.name}")
+    packages.imported("torch")
+    packages.check(packages.needed(device, party.packages))
     buffers = [GuardedBuffer(spec, case.seed, name) for spec in pair.layout(case)]
     try:
         for buffer in buffers:
@@ -82,7 +91,7 @@ def run_party(
                 device.register(tensor, place.tensor, writable=place.buffer.spec.role != "input")
                 stack.callback(device.unregister, tensor)
             if record:
-                stack.enter_context(device.recorded(record, f"{case.pair}.{case.id}.{case.seed}.{name}.{device.arch}"))
+                stack.enter_context(device.recorded(record, capture_name(case, name, device.arch)))
             function(case, {tensor: place.tensor for tensor, place in placed.items()})
             device.synchronize()
             launches = tuple(device.launches)

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from equiv.errors import UnsupportedError
+from equiv.errors import DeviceError, UnsupportedError
 from equiv.records import Case, Status, Verdict
 from equiv.wire import Planned
 
@@ -87,6 +87,8 @@ def run_task(task: Task) -> Verdict:
         return task.marked(verify(pair, task.case, device(task.device), again=task.again, record=record))
     except UnsupportedError as error:
         return task.stopped(Status.UNSUPPORTED, str(error))
+    except DeviceError as error:
+        return task.stopped(Status.ERROR, str(error))
     except (Exception, SystemExit):  # noqa: BLE001  a fault of equiv or of a pair: ERROR with all there is to say
         return task.stopped(Status.ERROR, traceback.format_exc().strip())
 
@@ -138,11 +140,11 @@ class _Worker:
         self.task: Task | None = None
         self.usable = True
         self._started = 0.0
-        handle, name = tempfile.mkstemp(prefix="equiv-worker-")
-        os.close(handle)
-        self._output = Path(name)
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115  open as long as the worker, and of no name to leave behind
         self.connection, theirs = context.Pipe()
-        self._process: SpawnProcess = context.Process(target=_serve, args=(theirs, name, run, os.getpid()), daemon=True)
+        self._process: SpawnProcess = context.Process(
+            target=_serve, args=(theirs, self._output.fileno(), run, os.getpid()), daemon=True
+        )
         self._process.start()
         theirs.close()
 
@@ -189,10 +191,9 @@ class _Worker:
             self._process.kill()
             self._process.join()
             self.connection.close()
-            with self._output.open("rb") as output:
-                output.seek(max(0, self._output.stat().st_size - TAIL))
+            with self._output as output:
+                output.seek(max(0, output.seek(0, os.SEEK_END) - TAIL))
                 self._tail = output.read(TAIL).decode(errors="replace").strip()
-            self._output.unlink()
 
 
 def _exit(code: int | None) -> str:
@@ -201,14 +202,17 @@ def _exit(code: int | None) -> str:
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
-def _serve(connection: Connection, output: str, run: Callable[[Task], Verdict], parent: int) -> None:
-    """The worker's main loop: a task in, a verdict out, until the parent hangs up or dies."""
+def _serve(connection: Connection, output: int, run: Callable[[Task], Verdict], parent: int) -> None:
+    """The worker's main loop: a task in, a verdict out, until the parent hangs up or dies.
+
+    `output` is the parent's descriptor of the file that gets what this process prints.
+    """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a case that hangs would outlive a killed run
     if os.getppid() != parent:
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business; it ends us
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers are the parallelism
-    file = os.open(output, os.O_WRONLY | os.O_APPEND)
+    file = os.open(f"/proc/{parent}/fd/{output}", os.O_WRONLY | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(file, stream)
     import faulthandler

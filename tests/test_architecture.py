@@ -20,7 +20,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LIMIT = 400
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "records", "cache", "ccode", "geometry"),
+    ("errors", "records", "cache", "ccode", "geometry", "packages", "terminal"),
     ("rounding",),
     ("emulator", "envelope", "inputs", "buffers", "patterns"),
     ("casefile", "pairs", "compare", "device", "dsa_index"),

@@ -20,6 +20,8 @@ import equiv_fake
 import pytest
 
 from equiv import cli, journal
+from equiv.emulator import replay as replaying
+from equiv.emulator.replay import ReplayReport
 from equiv.records import Status, Verdict
 from equiv.workers import Task, run_plan
 
@@ -155,6 +157,43 @@ def test_a_journal_is_always_written_and_the_report_names_it(
 def test_launch_records_go_where_they_are_asked_for(tmp_path: Path) -> None:
     assert run("fake::good", "--record", "kept", "--seed", "77") == 0
     assert len(list((tmp_path / "kept").iterdir())) == 4  # two parties, two seeds
+
+
+def test_a_folder_that_holds_such_launch_records_is_refused_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    captures = tmp_path / "kept" / "captures"
+    captures.mkdir(parents=True)
+    (captures / "fake.good.77.oracle.sm_100a.json").touch()
+    assert run("fake::good", "--record", "kept", "--seed", "77") == 2
+    assert capsys.readouterr().err == (
+        "equiv: --record kept: holds 1 of the 4 captures of this run already, fake.good.77.oracle.sm_100a for one:"
+        " name another folder, or delete this one\n"
+    )
+    assert not (tmp_path / "runs").exists()
+    assert run("fake::good", "--record", "kept") == 0  # others do not matter
+    (tmp_path / "file").touch()
+    assert run("fake::good", "--record", "file") == 2
+    assert capsys.readouterr().err == "equiv: --record file: is there and no folder\n"
+
+
+def test_what_others_say_cannot_steer_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def steers(_case: object, _tensors: object) -> None:
+        raise ValueError("red \x1b[31m\rDone")
+
+    monkeypatch.setattr(equiv_fake, "candidate", steers)
+    assert run("fake::good") == 1
+    out = capsys.readouterr().out
+    assert r"ValueError: red \x1b[31m\rDone" in out
+    assert "\x1b" not in out
+    assert "\r" not in out
+    (tmp_path / "fake.toml").write_text('[[case]]\nid = "a"\nwhy = "\\u001b[2J"\nseed = 1\nsuites = ["pr"]\n')
+    assert cli.main(["list", "fake", "--cases", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.endswith("    fake::a  \\x1b[2J\n")
+    assert cli.main(["list", "\x1b[2J", "--cases", str(tmp_path)]) == 2
+    assert "\x1b" not in capsys.readouterr().err
 
 
 def test_a_crash_in_a_worker_costs_one_case(capsys: pytest.CaptureFixture[str]) -> None:
@@ -341,6 +380,34 @@ def test_replaying_a_folder_without_records_is_an_error_that_names_it(
 ) -> None:
     assert cli.main(["replay", str(tmp_path)]) == 1
     assert capsys.readouterr().err == f"equiv: {tmp_path}: no captures/*.json\n"
+
+
+def test_skipped_launches_fail_a_strict_replay_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = ReplayReport("emulated:sm_90a", 2, 1, 1, 1, 1, 64, skipped=[("b", 0, "compiled for sm_100a\x1b")])
+    monkeypatch.setattr(replaying, "replay_directory", lambda _path, _device, names=(): report)
+    for main, command in ((cli.main, ["replay", str(tmp_path)]), (replaying.main, [str(tmp_path)])):
+        for extra, code in ([], 0), (["--strict"], 1):
+            assert main([*command, *extra]) == code
+            assert capsys.readouterr().out.endswith("1 launches skipped\n  skipped 1: compiled for sm_100a\\x1b\n")
+    report.skipped.clear()
+    assert cli.main(["replay", str(tmp_path), "--strict"]) == 0
+
+
+HANGING = """
+import sys, time
+import equiv.emulator.replay
+from equiv import cli
+equiv.emulator.replay.replay_directory = lambda path, device: time.sleep(60)
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+def test_a_replay_that_takes_too_long_is_given_up() -> None:
+    command = [sys.executable, "-c", HANGING, "replay", "records", "--timeout", "0.5"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
+    assert (done.returncode, done.stderr) == (1, "equiv: replay of records: not done after 0.5 s\n")
 
 
 def test_the_report_says_what_the_numbers_of_an_emulated_device_rest_on(capsys: pytest.CaptureFixture[str]) -> None:

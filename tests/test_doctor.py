@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from equiv import cli, doctor
+from equiv import cli, doctor, packages
 from equiv.doctor import Finding
 from equiv.emulator.device import EmulatedDevice
 from equiv.emulator.vouch import Vouch
@@ -44,15 +44,15 @@ def test_what_is_missing_is_broken_with_what_would_help(monkeypatch: pytest.Monk
     (tmp_path / "file").touch()
     monkeypatch.setenv("EQUIV_CACHE_DIR", str(tmp_path / "file" / "cache"))
     monkeypatch.setenv("CC", "no-such-compiler")
-    monkeypatch.setattr(doctor, "PACKAGES", ("no-such-package",))
+    monkeypatch.setattr(packages, "MODULES", {"no-such-package": "nowhere"})
     findings = found(monkeypatch)
     assert findings["no-such-package"] == Finding(
         "no-such-package", "broken", "not installed: pip install 'equiv[kernels]'"
     )
     assert findings["C compiler"].state == "broken"
     assert findings["C compiler"].detail == (
-        "needs tool:gcc: $CC is 'no-such-compiler', which is not there; the emulator and the C twins are compiled with it;"
-        " set CC to another"
+        "needs tool:gcc: $CC is 'no-such-compiler', which is not there; the emulator and the C twins are compiled "
+        "with it; set CC to another"
     )
     assert findings["cache"].state == "broken"
     assert findings["cache"].detail.endswith("set EQUIV_CACHE_DIR to a folder that can be written")
@@ -61,6 +61,7 @@ def test_what_is_missing_is_broken_with_what_would_help(monkeypatch: pytest.Monk
 class Failing:
     """A device that cannot be made active."""
 
+    kind = "host"
     torch_device = "cpu"
 
     def __init__(self, error: Exception) -> None:
@@ -77,6 +78,7 @@ class Failing:
         ("emulated:sm_90a", UnsupportedError("package:triton"), "broken", "needs package:triton"),
         ("emulated:sm_90a", DeviceError("lost"), "broken", "DeviceError: lost"),
         ("emulated:sm_90a", ImportError("no torch"), "broken", "ImportError: no torch"),
+        ("emulated:sm_90a", AttributeError("no attribute\n'jit'"), "broken", "AttributeError: no attribute 'jit'"),
     ],
 )
 def test_a_device_that_does_not_work_says_why_and_only_a_gpu_may_be_absent(
@@ -91,7 +93,9 @@ def test_wrong_bits_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         doctor,
         "device",
-        lambda _name: SimpleNamespace(torch_device="cpu", active=contextlib.nullcontext, synchronize=lambda: None),
+        lambda _name: SimpleNamespace(
+            kind="host", torch_device="cpu", active=contextlib.nullcontext, synchronize=lambda: None
+        ),
     )
     monkeypatch.setitem(sys.modules, "tripling", SimpleNamespace(run_probe=lambda x, y: y.copy_(x * 3)))
     assert doctor._probe("emulated:sm_90a", "tripling") == ("broken", "128 of 128 elements of fma(x, 3, 1) are wrong")
@@ -104,6 +108,30 @@ def test_the_exit_code_is_1_if_something_needed_is_broken(
         monkeypatch.setattr(doctor, "examine", lambda state=state: iter([Finding("a thing", state, "details")]))
         assert cli.main(["doctor"]) == code
         assert capsys.readouterr().out == f"{state:7} a thing  details\n"
+
+
+@pytest.mark.parametrize(
+    ("module", "how", "package", "reason"),
+    [
+        ("triton", "found", "triton", "ImportError: triton must not be looked for"),
+        ("triton", "loaded", "triton", "OSError: libmissing.so: cannot open shared object file"),
+        ("torch", "loaded", "torch", "OSError: libmissing.so: cannot open shared object file"),
+        ("cutlass", "loaded", "nvidia-cutlass-dsl", "OSError: libmissing.so: cannot open shared object file"),
+    ],
+)
+def test_a_package_that_is_installed_and_cannot_be_imported_is_broken_and_the_other_lines_are_there(
+    module: str, how: str, package: str, reason: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "broken_import", module, how, "doctor"], capture_output=True, text=True, check=False
+    )
+    lines = {tuple(line[8:34].split()): line for line in done.stdout.splitlines()}
+    said = f"{version(package)}: cannot be imported: {reason}"
+    assert (done.returncode, done.stderr) == (1, "")
+    assert len(lines) == len(done.stdout.splitlines()) == 16
+    assert lines[package,] == f"broken  {package:25}  {said}"
+    assert lines["emulated:sm_90a", "Triton"] == f"broken  {'emulated:sm_90a Triton':25}  {package} {said}"
+    assert lines["cache",].startswith("ok ")
 
 
 @pytest.mark.parametrize("name", ["emulated:sm_90a", "emulated:sm_100a"])

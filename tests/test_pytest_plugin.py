@@ -128,6 +128,33 @@ def test_devices_and_seeds_are_named_when_there_are_several(repo: pytest.Pyteste
     one.assert_outcomes(passed=1)
 
 
+@pytest.mark.parametrize("how", [ALONE, SPREAD], ids=["alone", "spread"])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--equiv-device", "emulated:sm_75"), "no device named 'emulated:sm_75'; known: emulated:sm_90a, *, cuda:N"),
+        (("--equiv-seed", "-1"), "seed -1 is not an integer from 0 to 2[*][*]64 - 1"),
+    ],
+)
+def test_a_device_or_a_seed_that_cannot_be_meant_is_said_once_and_nothing_runs(
+    repo: pytest.Pytester, how: tuple[str, ...], arguments: tuple[str, ...], words: str
+) -> None:
+    result = run(repo, *how, "--equiv-suite", "smoke", *arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: {words}"])
+    assert "fake" not in result.stdout.str()
+
+
+def test_what_a_party_says_cannot_steer_the_terminal(repo: pytest.Pytester) -> None:
+    repo.makeconftest(
+        HOST + "def steers(case, tensors): raise ValueError('red \\x1b[31m')\nequiv_fake.candidate = steers\n"
+    )
+    result = run(repo, *ALONE, "--equiv-case", "fake::good", "--color", "no")
+    result.assert_outcomes(failed=1)
+    assert "ValueError: red \\x1b[31m" in result.stdout.str()
+    assert "\x1b" not in result.stdout.str()
+
+
 def test_a_bad_case_file_is_a_collection_error_that_lists_its_faults(repo: pytest.Pytester) -> None:
     (repo.path / "cases" / "fake.toml").write_text('[[case]]\nid = "A"\nwhy = "x"\nseed = 1\nsuites = ["prr"]\n')
     result = run(repo, *ALONE, "cases/fake.toml")

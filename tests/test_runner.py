@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import equiv_fake
 import numpy as np
 import pytest
 
+from equiv import packages
+from equiv.errors import UnsupportedError
 from equiv.records import Case, Side, TensorSpec
 from equiv.runner import PartyError, run_party
 
@@ -121,6 +126,26 @@ def test_what_a_party_forks_does_not_come_back_as_a_second_run(behaviour: str, t
         file.write(f"{os.getpid()}\n")
     time.sleep(0.5 if behaviour == "forks" else 0)
     assert (tmp_path / "came back").read_text() == f"{os.getpid()}\n"
+
+
+def test_a_package_that_cannot_be_imported_is_an_error_that_names_it_and_its_reason_in_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "broken_import", "triton", "loaded", "run", "dsa_index::fp8-b17-ties"]
+    done = subprocess.run(
+        [*command, "-j", "1", "--in-process"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    said = f"triton {version('triton')}: cannot be imported: OSError: libmissing.so: cannot open shared object file"
+    assert done.returncode == 1
+    assert f"  {said}\n  again " in done.stdout
+
+
+def test_torch_that_is_not_installed_is_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(package: str) -> str:
+        raise PackageNotFoundError(package)
+
+    monkeypatch.setattr(packages, "version", absent)
+    case = Case("fake", "a", "", 1, ("pr",), {"n": 8, "behaviour": "good"}, {})
+    with pytest.raises(UnsupportedError, match=r"needs package:torch: pip install 'equiv\[kernels\]'"):
+        run_party(equiv_fake.PAIR, "oracle", case, equiv_fake.inputs(case), equiv_fake.HostDevice())
 
 
 def test_a_party_that_exits_politely_is_an_error_of_the_party() -> None:

@@ -127,9 +127,11 @@ if __name__ == "__main__":
 """
 
 
-def test_workers_do_not_outlive_a_run_that_is_killed(tmp_path: Path) -> None:
+def test_workers_do_not_outlive_a_run_that_is_killed_and_leave_no_files(tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(ORPHANS)
-    process = subprocess.Popen([sys.executable, "main.py"], cwd=tmp_path)
+    (tmp_path / "tmp").mkdir()
+    environment = os.environ | {"TMPDIR": str(tmp_path / "tmp")}
+    process = subprocess.Popen([sys.executable, "main.py"], cwd=tmp_path, env=environment)
     workers: list[int] = []
     while not workers:
         time.sleep(0.1)
@@ -137,6 +139,7 @@ def test_workers_do_not_outlive_a_run_that_is_killed(tmp_path: Path) -> None:
     time.sleep(2)
     process.kill()
     process.wait()
+    assert list((tmp_path / "tmp").iterdir()) == []
     for _ in range(50):
         if not any(_command(worker) for worker in workers):
             return

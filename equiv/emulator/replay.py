@@ -25,6 +25,7 @@ import numpy as np
 from equiv.emulator.content import BlobStore, Content, view, window
 from equiv.emulator.record import BufferRecord, Capture, LaunchRecord, RecordFolder
 from equiv.errors import DeviceError, EquivError, UsageError
+from equiv.terminal import visible
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -113,6 +114,10 @@ class ReplayReport:
     def equal(self) -> bool:
         """Something was compared, and all of it was equal."""
         return self.launches > 0 and self.launches == self.launches_equal
+
+    def exit_code(self, *, strict: bool = False) -> int:
+        """0 if `equal`, else 1; under `strict` 1 too if launches were skipped."""
+        return 0 if self.equal and not (strict and self.skipped) else 1
 
     def __str__(self) -> str:
         counts = (
@@ -326,14 +331,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("records", type=Path, help="a folder with captures/, images/ and blobs/")
     parser.add_argument("--device", default="cuda:0", help="cuda:N or emulated:sm_90a, emulated:sm_100a")
     parser.add_argument("--capture", action="append", default=[], help="name of a capture; all if not given")
+    parser.add_argument("--strict", action="store_true", help="launches that are skipped fail; else they are counted")
     given = parser.parse_args(arguments)
     try:
         report = replay_directory(given.records, given.device, names=tuple(given.capture))
     except EquivError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        print(visible(f"{type(error).__name__}: {error}"), file=sys.stderr)
         return error.exit_code
-    print(report)
-    return 0 if report.equal else 1
+    print(visible(str(report)))
+    return report.exit_code(strict=given.strict)
 
 
 if __name__ == "__main__":

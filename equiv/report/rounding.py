@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from equiv.rounding.declaration import Declaration
     from equiv.rounding.ledger import Row
@@ -27,6 +27,29 @@ def _row(row: Row) -> Iterator[str]:
     for name, said in facts.items():
         if said:
             yield textwrap.fill(said, WIDTH, initial_indent=f"    {name:11}", subsequent_indent=" " * 15)
+
+
+def markdown(rows: Iterable[Row], declared: Mapping[str, Mapping[str, Declaration | None]]) -> str:
+    """The rows as a table; `declared` is party -> architecture -> declaration, None where it is not known."""
+    head = ["id", "value", "from -> to", "mode, ties", "NaN", "kind", *(f"{party} variant" for party in declared)]
+    lines = [head, ["---"] * len(head)]
+    for row in rows:
+        mode = f"{row.mode}, {row.ties}" if row.ties else row.mode
+        variants = [_variant(row, found) for found in declared.values()]
+        lines.append([row.id, row.value, f"{row.source} -> {row.target}", mode, row.nan, row.kind, *variants])
+    return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') or '-' for cell in line)} |" for line in lines)
+
+
+def _variant(row: Row, declared: Mapping[str, Declaration | None]) -> str:
+    """The one that a party declares, or of each architecture if they differ; "" if there is nothing to choose."""
+    if len(row.names) == 1:
+        return ""
+    chosen = {
+        arch: "unknown" if one is None else one.variants.get(row.id, row.names[0]) for arch, one in declared.items()
+    }
+    if len(set(chosen.values())) == 1:
+        return next(iter(chosen.values()))
+    return ", ".join(f"{name} ({arch})" for arch, name in chosen.items())
 
 
 def declaration(declared: Declaration | None) -> str:

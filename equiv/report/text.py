@@ -4,7 +4,7 @@ How to read it: the table counts the cases of each status, per pair and device; 
 planned. Below it stands every case that is not IDENTICAL, worst first. A difference shows the whole bits
 (hexadecimal, of the format's width), the values, the distance in ulps, the place in words, and what the differing
 places have in common. `again` repeats the case. Differences that the parties declare (reduction orders, variants of
-ledger rows) are listed once for all cases that have them.
+ledger rows) are listed once for all cases that have them. Control characters in what others say are spelt out.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from equiv.records import SEVERITY, Difference, Element, OutputVerdict, Status, Verdict
 from equiv.report.outcome import closed_gaps, is_known_gap
+from equiv.terminal import visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,7 +35,7 @@ def render(verdicts: Sequence[Verdict], environment: Mapping[str, str], remarks:
     if environment:
         parts.append("with " + ", ".join(f"{name} {version}" for name, version in environment.items()))
     parts += ["\n".join(lines) for lines in (closed(verdicts), remarks) if lines]
-    return "\n\n".join([*parts, counts(verdicts)]) + "\n"
+    return visible("\n\n".join([*parts, counts(verdicts)]) + "\n")
 
 
 _QUIET = {Status.IDENTICAL, Status.REORDERED}
@@ -86,14 +87,14 @@ def case_text(verdict: Verdict) -> str:
     lines += [f"  declared  {difference}" for difference in verdict.declared]
     lines += [f"  note      {note}" for note in verdict.notes]
     lines += [f"  again     {verdict.again}"] if verdict.again else []
-    return "\n".join(lines)
+    return visible("\n".join(lines))
 
 
 def _output(output: OutputVerdict) -> list[str]:
     used = "" if output.envelope_used is None else f", {output.envelope_used:.1%} of the envelope used"
     undefined = f", {output.undefined} undefined element(s) excluded" if output.undefined else ""
     blamed = f" ({output.blamed})" if output.blamed else ""
-    first, *rest = output.summary.splitlines() or [""]
+    first, *rest = visible(output.summary).splitlines() or [""]
     lines = [f"  {output.output}: {output.status}{blamed}: {first}{used}{undefined}"]
     lines += [f"    {line}" for line in rest]
     for difference in output.differences:
@@ -144,7 +145,7 @@ def _short(output: OutputVerdict) -> str:
 
 
 def _indented(text: str) -> list[str]:
-    return [f"  {line}" for line in text.splitlines()]
+    return [f"  {line}" for line in visible(text).splitlines()]
 
 
 def _worst_first(verdict: Verdict) -> tuple[int, str, str]:

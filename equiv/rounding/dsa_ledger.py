@@ -1,7 +1,6 @@
 """The ledger of the pair `dsa_index`: its rounding points, from the widened query to the stored bytes.
 
-Ids as in spec dsa 2.1 with the prefix `dsa.`, split by letters where one of them hides several steps; the functions are
-in `dsa_steps`.
+Letters behind a number split one rounding point where it takes several steps; the functions are in `dsa_steps`.
 """
 
 from __future__ import annotations
@@ -34,7 +33,8 @@ _RATIO = Row(
     kind="exact",
     steps=steps.RATIO,
     variants=2,
-    why="one ulp low never moves the power of two, and 448 * 2^k gives exactly 2^k (spec dsa 3, fact 4)",
+    why="amax / 448 and amax * fl(1/448) lead to the same power of two for every amax: 448 * 2^k gives exactly 2^k "
+    "both ways, and elsewhere an ulp too low passes none",
 )
 _POWER = Row(
     id="",
@@ -45,7 +45,7 @@ _POWER = Row(
     kind="exact",
     steps=steps.POWER,
     variants=2,
-    why="amax is a BF16 value, so s is 2^k or at least 2^-8 above it (spec dsa 3, fact 5)",
+    why="amax is a BF16 value, so s is 2^k or at least 2^-8 above it, and log2 errs only up to 22 ulps above 2^k",
 )
 _APPLY = Row(
     id="",
@@ -69,7 +69,7 @@ _EXPONENT = Row(
     steps=steps.EXPONENT,
     variants=2,
     zero="zero block: 2^-126",
-    why="amax is a BF16 value (spec dsa 1.5)",
+    why="amax is a BF16 value: where it is not 6 * 2^k, it is too far from it for log2 to round to a whole number",
 )
 _SCALED = Row(
     id="",

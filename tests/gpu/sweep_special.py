@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -64,7 +65,8 @@ def main() -> int:
             print(f"{instruction}: this GPU differs from the stored checksums")
             wrong += not options.store
     if options.store:
-        np.savez_compressed(mufu.TABLES / "h200_sweep.npz", **{name: sums[name] for name in sweeps.TWINS})
+        found: dict[str, Any] = {name: sums[name] for name in sweeps.TWINS}
+        np.savez_compressed(mufu.TABLES / "h200_sweep.npz", **found)
     return int(wrong > 0)
 
 

@@ -164,7 +164,8 @@ def test_what_only_the_subnormal_steps_round_up_to_the_smallest_normal_is_flushe
     assert fp.mul(below, smallest, ftz=True) == 0
     assert fp.mul(fp.negate(below), smallest, mode=Mode.RM, ftz=True) == fp.SIGN
     assert fp.mul(below, smallest, mode=Mode.RP, ftz=True) == 0
-    assert (fp.div(last, two), fp.div(last, two, ftz=True)) == (smallest, 0)
+    assert fp.div(last, two) == smallest
+    assert fp.div(last, two, ftz=True) == 0
     # 2^-126 less 2^-126 * lost: rounded to 24 bits with any exponent, is that 2^-126?
     lost = np.array([0x32000000, 0x33000000, 0x33000001, 0x33800000, 0x33800001], dtype=np.uint32)
     for mode, normal in ((Mode.RN, 2), (Mode.RP, 3), (Mode.RZ, 0)):

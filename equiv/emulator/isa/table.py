@@ -21,7 +21,7 @@ Operands, separated by blanks, in PTX order:
     p=pred, c:pred  predicates; `c:pred` takes `!c` too
     d=type*vec      a vector; its length is that of group `vec` (`v2` or `x2` -> 2, absent -> no vector) or a number
     [a]:space       an address; its state space is the name of a group, or a PTX space
-    [a,c]:space*n   an address followed by n coordinates (`2d`, a number, or a group): sources `c0`, `c1`, ... of type s32
+    [a,c]:space*n   an address followed by n coordinates (`2d`, a number, or a group): sources `c0`, `c1`, ..., all s32
     -h:b64          a source without effect on values (a cache policy): checked, not given to the handler
     i:imm           an integer constant, read in C as `i`
     t:label, t:table  a branch target, a `.branchtargets` list

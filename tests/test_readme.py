@@ -1,0 +1,23 @@
+"""What the README quotes from the code is what the code says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from equiv import cli
+
+if TYPE_CHECKING:
+    import pytest
+
+README = Path(__file__).parent.parent / "README.md"
+QUOTED = re.compile(r"<!-- equiv (.+?) -->\n(.*?)<!-- end -->\n", re.DOTALL)
+
+
+def test_every_quoted_output_is_what_its_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    quoted = QUOTED.findall(README.read_text())
+    assert [command for command, _ in quoted] == ["rounding dsa_index --markdown"]
+    for command, said in quoted:
+        assert cli.main(command.split()) == 0
+        assert said == capsys.readouterr().out, f"paste the output of `equiv {command}` into README.md"
