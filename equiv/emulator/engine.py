@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from equiv.emulator import backend, faults, matrix_unit
+from equiv.emulator import backend, faults, matrix_unit, races
 from equiv.emulator.decode import ByteCode, decode
 from equiv.emulator.memory import Memory, Region
 from equiv.errors import DeviceError, UnknownInstructionError
@@ -82,6 +82,7 @@ class _Launch(ctypes.Structure):
         ("late", ctypes.c_uint32), ("reserved", ctypes.c_uint32), ("order_dependent", ctypes.c_uint64),
         ("events", ctypes.c_uint64), ("queue", ctypes.c_void_p), ("watch", ctypes.c_void_p),
         ("notes", ctypes.POINTER(faults.Note)), ("note_count", ctypes.c_uint32), ("reserved2", ctypes.c_uint32),
+        ("observer", ctypes.c_void_p), ("info", ctypes.c_void_p), ("race", ctypes.c_void_p), ("other", faults.Other),
     ]  # fmt: skip
 
 
@@ -125,6 +126,16 @@ class Program:
     def may_spin(self) -> bool:
         """Whether the kernel may wait for other CTAs through global memory: it has loads that see others' stores."""
         return any(_COMMUNICATES.match(one.opcode) for one in self.kernel.instructions)
+
+    @cached_property
+    def observed(self) -> tuple[npt.NDArray[np.void], ctypes.Array[races.Info]]:
+        """For a launch that looks for races: the code with its handlers in place, and what each instruction means."""
+        code = self.code.copy()
+        known = [races.describe(one, int(run)) for one, run in zip(self.kernel.instructions, code["run"], strict=False)]
+        known.append(races.Info(int(code["run"][-1]), 0, 0, 0, 0))
+        own = ctypes.cast(backend.scheduler().equiv_observed, ctypes.c_void_p).value
+        code["run"] = [own if races.wrapped(one) else one.run for one in known]
+        return code, (races.Info * len(known))(*known)
 
     @property
     def param_bytes(self) -> int:
@@ -206,6 +217,7 @@ def launch(
     seed: int | None = None,
     completion: str = "eager",
     checks: bool = True,
+    check: str | None = None,
 ) -> LaunchStats:
     """Execute a grid to its end.
 
@@ -219,9 +231,10 @@ def launch(
         completion: when asynchronous copies land: `eager`, as they are issued; `late`, as late as PTX allows, their
             destinations holding 0xff bytes until then. A correct kernel gives the same bits.
         checks: whether shared memory is watched: reads of what was never written, mbarriers, CTAs that are gone.
+        check: `race`: look for accesses to shared memory that nothing orders, in any schedule; slow.
 
     Raises:
-        ValueError: another `completion`.
+        ValueError: another `completion` or `check`.
         DeviceError: the launch itself is not possible on the architecture.
         IllegalAccessError: an access outside registered, shared, local or parameter memory, misaligned, a write where
             only reads are allowed, a read of shared memory that was never written.
@@ -230,7 +243,10 @@ def launch(
     """
     if completion not in {"eager", "late"}:
         raise ValueError(f"completion {completion!r} is neither 'eager' nor 'late'")
+    if check not in {None, "race"}:
+        raise ValueError(f"check {check!r} is neither None nor 'race'")
     shared = _check(program, config, params)
+    code, info = program.observed if check else (program.code, None)
     block = np.zeros(len(params) + 512, np.uint8)
     start = -block.ctypes.data % 256
     block[start : start + len(params)] = np.frombuffer(params, np.uint8)
@@ -243,12 +259,12 @@ def launch(
     waiting = (faults.Waiting * faults.WAITING_SHOWN)()
     notes = (faults.Note * faults.NOTES)()
     state = _Launch(
-        code=program.code.ctypes.data, regions=table.ctypes.data, region_count=len(regions), hint=hints.ctypes.data,
+        code=code.ctypes.data, regions=table.ctypes.data, region_count=len(regions), hint=hints.ctypes.data,
         params=block.ctypes.data + start, param_size=len(params), shared_size=shared,
         local_size=program.bytecode.local_size, cluster_size=int(np.prod(config.cluster)), block=config.block,
         grid=config.grid, cluster=config.cluster, budget=DEFAULT_BUDGET if budget is None else budget,
         matrix=matrix_unit.address() if program.uses_matrix else None,
-        late=int(completion == "late"), notes=notes,
+        late=int(completion == "late"), notes=notes, info=None if info is None else ctypes.addressof(info),
     )  # fmt: skip
     request = _Request(
         launch=ctypes.pointer(state), specials=program.specials.ctypes.data, special_count=len(program.specials),
@@ -265,7 +281,8 @@ def launch(
         raise DeviceError(f"{program.name}: no host memory for {config}")
     if result:
         stop = faults.Stop(
-            state.fault, list(waiting[: request.waiting_count]), request.waiting_count, shared, program.bytecode.shared
+            state.fault, list(waiting[: request.waiting_count]), request.waiting_count, shared, program.bytecode.shared,
+            state.other,
         )
         raise faults.describe(program.kernel, config.grid, tuple(regions), stop)
     seen = faults.notes(program.kernel, config.grid, notes[: state.note_count], program.bytecode.shared)

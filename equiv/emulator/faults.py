@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 WAITING_SHOWN = 64
 NOTES = 64
 _NEVER = 0xFFFF_FFFF
+_PROXY, _LIFETIME = 2, 3
 
 
 class Fault(ctypes.Structure):
@@ -40,6 +41,14 @@ class Waiting(ctypes.Structure):
         ("wait", ctypes.c_uint32), ("id", ctypes.c_uint32), ("need", ctypes.c_uint32), ("arrived", ctypes.c_uint32),
         ("missing", ctypes.c_uint32), ("expected", ctypes.c_uint32), ("bytes", ctypes.c_int32),
         ("expect", ctypes.c_uint32), ("complete", ctypes.c_uint32),
+    ]  # fmt: skip
+
+
+class Other(ctypes.Structure):
+    """`Other` of csrc/runtime.h: the earlier access of a race."""
+
+    _fields_ = [
+        ("pc", ctypes.c_uint32), ("cta", ctypes.c_uint32), ("warp", ctypes.c_uint32), ("wrote", ctypes.c_uint32),
     ]  # fmt: skip
 
 
@@ -106,6 +115,7 @@ class Stop:
     waiting_count: int
     shared: int
     variables: tuple[SharedVariable, ...] = ()
+    other: Other | None = None
 
 
 def describe(kernel: Kernel, grid: tuple[int, int, int], regions: tuple[Region, ...], stop: Stop) -> EmulatorError:
@@ -143,12 +153,26 @@ def describe(kernel: Kernel, grid: tuple[int, int, int], regions: tuple[Region, 
             first=_at(kernel, fault.size),
         ),
         UNWRITTEN: lambda: f"read of {fault.size} bytes at {_shared(fault.address, stop.variables)}, never written",
+        RACE: lambda: _race(kernel, grid, fault, stop),
         PEER: lambda: f"access to {_shared(fault.address, stop.variables)}, a CTA whose threads have all exited",
         COPY: lambda: _COPY_PROBLEMS[fault.detail].format(address=fault.address, size=fault.size, signed=signed),
     }
     illegal = OUT_OF_BOUNDS <= fault.kind <= PARAM_BOUNDS or fault.kind in {UNWRITTEN, PEER}
     kind = IllegalAccessError if illegal else EmulatorError
     return kind(f"{where}: {texts[fault.kind]()}")
+
+
+def _race(kernel: Kernel, grid: tuple[int, int, int], fault: Fault, stop: Stop) -> str:
+    """Both accesses of a race and what is missing between them."""
+    why, other = fault.detail >> 1, stop.other
+    if why == _LIFETIME or other is None:
+        return f"nothing makes CTA rank {fault.address >> 24} of the cluster wait for this access before it exits"
+    return (
+        f"{'write' if fault.detail & 1 else 'read'} of shared address {fault.address:#x} (CTA rank {fault.address >> 24},"
+        f" {_offset(fault.address, stop.variables)}) after the {'write' if other.wrote else 'read'} by"
+        f" {_at(kernel, other.pc)}, {_cta(other.cta, grid)} warp {other.warp}: "
+        + ("no fence.proxy.async stands between them" if why == _PROXY else "nothing orders the two")
+    )
 
 
 _NOTES = {

@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-#include "runtime.h"
+#include "observer.h"
 
 #define SHADOW_WRITTEN 1  /* the byte is 0xff because somebody wrote that */
 #define SHADOW_MBARRIER 2 /* the byte is part of an mbarrier */
