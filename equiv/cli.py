@@ -1,4 +1,4 @@
-"""The command `equiv`: `list`, `run`, `rounding`, `order`, `doctor`, `bench`, `replay`.
+"""The command `equiv`: `list`, `run`, `rounding`, `order`, `doctor`, `bench`, `emulator`, `replay`.
 
 Results go to stdout, progress and complaints to stderr. Exit codes of `run`: 0 every case that ran is good, or a
 MISMATCH listed as a known gap; 1 another MISMATCH, ERROR, NOT_RUN or a listed case that passes (WITHIN under --strict,
@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import errno
+import io
 import os
 import shlex
 import signal
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
     from equiv.records import Verdict
 
 
+STREAM_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EIO)
+"""What writing to a pipe, a file on a full disk or a terminal that is gone ends with."""
+
 LONGEST = 1e6
 """Seconds that a case can be given at most; a wait for its worker cannot be longer than 2^31 ms."""
 
@@ -40,12 +45,14 @@ LONGEST = 1e6
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code; argparse itself exits with 2 for a line it cannot read."""
     options = _parser().parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a report quotes what parties say, in whatever characters
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code: int = options.command(options)
         if sys.stdout is not None:  # None: whoever started us closed it, and wants the exit code only
             sys.stdout.flush()
     except OSError as error:
-        if error.filename is not None:
+        if error.errno not in STREAM_ERRORS or error.filename is not None:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # it cannot take what it still holds
         if not isinstance(error, BrokenPipeError):  # that is `head` or a pager, which has seen enough
@@ -93,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--journal", type=Path, metavar="PATH", help="where to write the journal (default runs/<time>.jsonl)"
     )
+    run.add_argument("--check", choices=("race",), default="", help="race: unordered accesses to shared memory (slow)")
     run.add_argument("--record", default="", metavar="DIR", help="keep the launch records of every case below DIR")
     run.add_argument(
         "-j", "--jobs", type=_positive, default=default_jobs(), metavar="N", help="worker processes (default: CPUs)"
@@ -123,6 +131,14 @@ def _parser() -> argparse.ArgumentParser:
     bench = commands_.add_parser("bench", help="how fast the parts are on this machine, one core")
     bench.add_argument("subject", choices=("numerics",), help="numerics: the C twins of instructions")
     bench.set_defaults(command=commands.bench)
+
+    emulator = commands_.add_parser("emulator", help="what the emulator knows")
+    about = emulator.add_subparsers(required=True, metavar="SUBJECT")
+    opcodes = about.add_parser("opcodes", help="the instruction table: syntax, operands, architectures")
+    opcodes.add_argument("pattern", nargs="?", default="", metavar="PATTERN", help="a part of the syntax, or an opcode")
+    opcodes.add_argument("--arch", choices=("sm_90a", "sm_100a"), help="what this architecture has (default: both)")
+    opcodes.add_argument("--json", action="store_true", help="as JSON")
+    opcodes.set_defaults(command=commands.opcodes)
 
     replay = commands_.add_parser("replay", help="run launch records again and compare every byte")
     replay.add_argument("directory", type=Path, metavar="DIR")
@@ -158,11 +174,11 @@ def _run(options: argparse.Namespace) -> int:
     folder = f" --cases {shlex.quote(str(options.cases))}" if options.cases else ""
     wanted = cases(options.cases, options.selectors, options.suite)
     gaps = known_gaps(folders(options.cases, wanted))
-    settings = Settings(devices, tuple(options.seed), options.record, folder, gaps)
+    settings = Settings(devices, tuple(options.seed), options.record, options.check, folder, gaps)
     tasks = [task for case in wanted for task in settings.tasks(case)]
     for name in devices:
         with contextlib.suppress(UnsupportedError):  # that is a verdict; a name that means nothing is a usage error
-            device(name)
+            device(name, check=options.check or None)
     cache_dir()  # every emulated device needs it: said once, and not as an ERROR of each case
     versions = environment.versions()
     path = options.journal or journal.default_path()

@@ -36,6 +36,16 @@ def list_pairs(options: argparse.Namespace) -> int:
     return 0
 
 
+def opcodes(options: argparse.Namespace) -> int:
+    """`equiv emulator opcodes`: the instruction table, all of it or what a pattern selects."""
+    from equiv.emulator.isa import listing
+
+    architecture = int(options.arch.strip("sm_a")) if options.arch else 0
+    found = listing.rows(options.pattern, architecture)
+    print(json.dumps(found, indent=1) if options.json else "\n".join(listing.lines(found)))
+    return 0
+
+
 def _pair_data(pair: Pair, members: Sequence[Case]) -> dict[str, Any]:
     return {
         "summary": pair.summary,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
+import os
 import shlex
 import shutil
 import signal
@@ -450,3 +452,25 @@ def test_an_interruption_while_the_plan_is_made_is_no_traceback(
     monkeypatch.setattr(cli, "cases", interrupted)
     assert run("fake::good") == 130
     assert capsys.readouterr().err == "equiv: interrupted\n"
+
+
+def test_an_error_of_the_system_that_is_not_about_the_output_keeps_its_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def exhausted(*_arguments: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(cli, "cases", exhausted)
+    with pytest.raises(OSError, match="Cannot allocate memory"):
+        run("fake::good")
+
+
+def test_a_report_can_be_printed_whatever_it_quotes_and_whatever_the_terminal_can_show(tmp_path: Path) -> None:
+    (tmp_path / "fake.toml").write_text(
+        '[[case]]\nid = "a"\nwhy = "1 \u00b1 ulp"\nseed = 1\nsuites = ["pr"]\n', encoding="utf-8"
+    )
+    command = [sys.executable, "-m", "equiv.cli", "list", "fake", "--cases", str(tmp_path)]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("    fake::a  1 \\xb1 ulp\n")

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 _SOURCES = Path(__file__).parent / "csrc"
 _NUMERICS = Path(__file__).parents[1] / "rounding" / "csrc"
-_HEADERS = ("runtime.h", "memory.h", "sync.h", "half.h", "tensormap.h", "mbarrier.h", "async.h", "bulk.h", "matrix_api.h",
-            "fragments.h", "checks.h", "observer.h")  # fmt: skip
+_HEADERS = ("runtime.h", "memory.h", "sync.h", "half.h", "tensormap.h", "mbarrier.h", "async.h", "bulk.h",
+            "matrix_api.h", "fragments.h", "checks.h", "observer.h")  # fmt: skip
 _FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing",
           "-fno-math-errno", "-fno-trapping-math", "-w")  # fmt: skip
 INCLUDES = (_SOURCES, _NUMERICS)
@@ -66,7 +66,8 @@ def build_directory() -> Path:
     """Where this machine's compiled handlers are kept."""
     flags, described = _tuning()
     digest = hashlib.sha256(" ".join((*_FLAGS, *flags)).encode() + described.encode())
-    for path in (*(_SOURCES / name for name in (*_HEADERS, "request.h", "tensor_state.h", "race.h")), _SOURCES / "engine.c", *special.SOURCES):
+    own = (*_HEADERS, "request.h", "tensor_state.h", "clocks.h", "race.h", "engine.c")
+    for path in (*(_SOURCES / name for name in own), *special.SOURCES):
         digest.update(path.read_bytes())
     return cache_dir() / f"emulator-{digest.hexdigest()[:16]}"
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from equiv.emulator.content import BlobStore, Content, view, window
 from equiv.emulator.record import BufferRecord, Capture, LaunchRecord, RecordFolder
-from equiv.errors import EquivError, UsageError
+from equiv.errors import DeviceError, EquivError, UsageError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -276,7 +276,10 @@ class _EmulatedPlace:
 
     def allocate(self, name: str, nbytes: int, *, writable: bool) -> int:
         # Private: reading a page of it that nobody wrote costs nothing, and `clear` can give pages back.
-        memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        try:
+            memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError as error:
+            raise DeviceError(f"{self.name}: no {nbytes} bytes for `{name}`: {error.strerror}") from error
         array = np.frombuffer(memory, dtype=np.uint8)
         address = int(array.ctypes.data)
         self._memory[address] = (name, memory, array)

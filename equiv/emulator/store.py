@@ -113,7 +113,7 @@ class ImageStore:
             index = json.loads(path.read_bytes())
             cubin = self._file(name, "cubin").read_bytes()
             ptx = self._file(name, "ptx").read_bytes()
-        except (ValueError, OSError) as error:
+        except (ValueError, RecursionError, OSError) as error:
             raise RecordError(f"image {name}: {path} cannot be read: {error}") from error
         if not isinstance(index, dict) or index.get("schema") != SCHEMA:
             found = index.get("schema") if isinstance(index, dict) else index

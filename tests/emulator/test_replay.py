@@ -13,7 +13,7 @@ from equiv.emulator import replay
 from equiv.emulator.content import snapshot
 from equiv.emulator.record import BufferRecord, Capture, LaunchRecord, Pointer, RecordFolder
 from equiv.emulator.store import Image
-from equiv.errors import UnsupportedError, UsageError
+from equiv.errors import DeviceError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -192,3 +192,11 @@ def test_without_a_gpu_the_command_says_what_is_needed(
 def test_an_empty_folder_is_named_by_the_command(recording: Recording, capsys: pytest.CaptureFixture[str]) -> None:
     assert replay.main([str(recording.folder.root), "--device", "emulated:sm_90a"]) == 1
     assert "RecordError: " in capsys.readouterr().err
+
+
+def test_a_buffer_that_this_machine_cannot_hold_is_an_error_that_names_it() -> None:
+    place = replay._EmulatedPlace("sm_90a")
+    with pytest.raises(
+        DeviceError, match=r"emulated:sm_90a: no 4611686018427387904 bytes for `cache`: Cannot allocate"
+    ):
+        place.allocate("cache", 1 << 62, writable=True)

@@ -42,6 +42,7 @@ def test_the_first_toolchain_of_a_cubin_stays(tmp_path: Path) -> None:
         ("cubin", b"\x7fELF other", "the cubin beside .* has sha256 "),
         ("ptx", b".version 9.4\n", r"\$\.ptx is "),
         ("json", b"{", "cannot be read"),
+        ("json", b"[" * 100_000, "cannot be read: maximum recursion depth exceeded"),
         ("json", b"[]", r"\$\.schema is \[\], this version reads 1"),
     ],
 )

@@ -9,8 +9,6 @@ import equiv_fake
 import numpy as np
 import pytest
 
-from equiv.device import Device, device
-from equiv.errors import UnsupportedError
 from equiv.pairs import Party
 from equiv.records import Case, Status, TensorSpec
 from equiv.runner import run_party
@@ -19,17 +17,11 @@ from equiv.verify import verify
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from equiv.device import Device
+
 pytestmark = pytest.mark.gpu
 
 CASE = Case("fake", "a", "", 5, ("pr",), {"n": 8, "behaviour": "good"}, {})
-
-
-@pytest.fixture
-def gpu() -> Device:
-    try:
-        return device("cuda:0")
-    except UnsupportedError as error:
-        pytest.skip(str(error))
 
 
 @pytest.mark.parametrize(

@@ -15,30 +15,33 @@ from equiv.emulator.isa import (
     mbarrier,
     memory,
     narrow,
+    refused,
     tensor,
     tensormap,
     warp,
 )
-from equiv.emulator.isa.table import Table
+from equiv.emulator.isa.table import Entry, Table
 
-TABLE = Table(
-    (
-        *integer.ENTRIES,
-        *bits.ENTRIES,
-        *compare.ENTRIES,
-        *floating.ENTRIES,
-        *half.ENTRIES,
-        *double.ENTRIES,
-        *convert.ENTRIES,
-        *narrow.ENTRIES,
-        *memory.ENTRIES,
-        *atomics.ENTRIES,
-        *mbarrier.ENTRIES,
-        *copies.ENTRIES,
-        *warp.ENTRIES,
-        *matrix.ENTRIES,
-        *tensor.ENTRIES,
-        *tensormap.ENTRIES,
-        *control.ENTRIES,
-    )
-)
+SUBJECTS: dict[str, tuple[Entry, ...]] = {
+    "integer": integer.ENTRIES,
+    "bits": bits.ENTRIES,
+    "compare": compare.ENTRIES,
+    "floating": floating.ENTRIES,
+    "half": half.ENTRIES,
+    "double": double.ENTRIES,
+    "convert": convert.ENTRIES,
+    "narrow": narrow.ENTRIES,
+    "memory": memory.ENTRIES,
+    "atomics": atomics.ENTRIES,
+    "mbarrier": mbarrier.ENTRIES,
+    "copies": copies.ENTRIES,
+    "warp": warp.ENTRIES,
+    "matrix": matrix.ENTRIES,
+    "tensor": tensor.ENTRIES,
+    "tensormap": tensormap.ENTRIES,
+    "control": control.ENTRIES,
+    "refused": refused.ENTRIES,
+}
+"""The entries of each subject."""
+
+TABLE = Table(tuple(entry for entries in SUBJECTS.values() for entry in entries))

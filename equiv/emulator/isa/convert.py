@@ -16,10 +16,22 @@ _WIDEN = {"f32": "", "f16": "eq_f16_to_f32", "bf16": "eq_bf16_to_f32"}
 
 
 def _integer(mods: Mods) -> str:
-    target, source = mods["dtype"], mods["atype"]
-    if not mods["sat"]:
-        return "d = a;"
-    return _clamp("d", f"({c_type(source)})a", target[0] == "s", TYPE_BITS[target])
+    return _clamp("d", f"({c_type(mods['atype'])})a", mods["dtype"][0] == "s", TYPE_BITS[mods["dtype"]])
+
+
+def _saturating() -> tuple[Entry, ...]:
+    """`.sat` exists where a value of the source can lie outside the target."""
+
+    def holds(target: str, source: str) -> bool:
+        room = TYPE_BITS[target] - (target[0] == "s") >= TYPE_BITS[source] - (source[0] == "s")
+        return room and not (target[0] == "u" and source[0] == "s")
+
+    kinds = _INTS.split("|")
+    sources = {target: "|".join(one for one in kinds if not holds(target, one)) for target in kinds}
+    return tuple(
+        Entry(f"cvt sat dtype={target} atype={others}", "d=dtype~ a:atype~", _integer)
+        for target, others in sources.items()
+    )
 
 
 def _clamp(result: str, value: str, signed: bool, bits: int) -> str:  # noqa: FBT001
@@ -141,10 +153,8 @@ def _to_halves() -> tuple[Entry, ...]:
 _PACKED = ((2, 8), (2, 16), (4, 8), (2, 32), (4, 16))
 
 ENTRIES = (
-    *(
-        Entry(f"cvt sat? dtype={target} atype={source}", "d=dtype~ a:atype~", _integer)
-        for target, source in (("u8|s8|u16|s16|u32|s32|u64|s64", _INTS),)
-    ),
+    Entry(f"cvt dtype={_INTS} atype={_INTS}", "d=dtype~ a:atype~", "d = a;"),
+    *_saturating(),
     Entry(
         f"cvt rnd={_INTEGRAL} ftz? sat? dtype={_INTS} atype=f32",
         "d=dtype~ a:f32",

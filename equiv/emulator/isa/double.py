@@ -5,9 +5,12 @@ Unlike in float32, a NaN operand's payload survives; which operand's is measured
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from equiv.emulator.isa.table import TYPE_BITS, Entry, Mods
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _ROUNDINGS = "rn|rz|rm|rp"
 _INTEGRAL = "rni|rzi|rmi|rpi"

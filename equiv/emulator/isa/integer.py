@@ -77,15 +77,15 @@ def _dot(count: int) -> Callable[[Mods], str]:
     return text
 
 
-def _chain(reads: bool, sources: Callable[[Mods], tuple[str, str, str]]) -> Callable[[Mods], str]:  # noqa: FBT001
+def _chain(sources: Callable[[Mods], tuple[str, str, str]], *, reads: bool = False) -> Callable[[Mods], str]:
     """One step of a chain: x + y, or x - y, with the lanes' carry bits in `w->carry`.
 
     A subtraction sets the carry when there is no borrow, as the hardware's adder does, and one that reads it borrows
     when it is clear.
 
     Args:
-        reads: whether the carry of an earlier instruction is added.
         sources: C of the two operands, and the operator.
+        reads: whether the carry of an earlier instruction is added.
     """
 
     def text(mods: Mods) -> str:
@@ -148,10 +148,12 @@ def _chains() -> tuple[Entry, ...]:
     entries = []
     for name, operator in (("add", "+"), ("sub", "-")):
         plain = _plain(operator)
-        entries.append(Entry(f"{name} cc type={_CARRY}", _TWO, _chain(False, plain), "warp", note=note))
-        entries.append(Entry(f"{name}c cc? type={_CARRY}", _TWO, _chain(True, plain), "warp", note=note))
-    entries.append(Entry(f"mad side=lo|hi cc type={_CARRY}", _THREE, _chain(False, _multiplied), "warp", note=note))
-    entries.append(Entry(f"madc side=lo|hi cc? type={_CARRY}", _THREE, _chain(True, _multiplied), "warp", note=note))
+        entries.append(Entry(f"{name} cc type={_CARRY}", _TWO, _chain(plain), "warp", note=note))
+        entries.append(Entry(f"{name}c cc? type={_CARRY}", _TWO, _chain(plain, reads=True), "warp", note=note))
+    entries.append(Entry(f"mad side=lo|hi cc type={_CARRY}", _THREE, _chain(_multiplied), "warp", note=note))
+    entries.append(
+        Entry(f"madc side=lo|hi cc? type={_CARRY}", _THREE, _chain(_multiplied, reads=True), "warp", note=note)
+    )
     return tuple(entries)
 
 

@@ -29,6 +29,7 @@ def _entry(field: str, bits: str, operands: str) -> Entry:
 
 _PUBLISH = (
     check("global", "a", 128, 128, write=True)
+    + "\n"
     + check("shared", "s", 128, 128, write=False)
     + "\nif (i != 128) return fault(w, o, FAULT_COPY, 0, 0, (uint32_t)i, 10);\n"
     "{ const int l = __builtin_ctz(m); memcpy((void *)a.at[l], (const void *)s.at[l], 128); }"

@@ -122,7 +122,8 @@ def test_f16_addition_rounds_once_and_keeps_subnormals(base: str) -> None:
 @pytest.mark.parametrize("base", ["atom", "red"])
 def test_vector_additions_are_those_of_their_elements(base: str, vector: int, kind: str, lane: type) -> None:
     random = np.random.default_rng(3)
-    memory, given = (random.standard_normal(32 * vector).astype(lane) for _ in range(2))
+    memory: Array = random.standard_normal(32 * vector).astype(lane)
+    given: Array = random.standard_normal(32 * vector).astype(lane)
     bits = np.uint32 if kind == "f32" else np.uint16
     noftz = "" if kind == "f32" else ".noftz"
     held, old = _each(f"{base}.global.add{noftz}.v{vector}", kind, memory.view(bits), given.view(bits), vector=vector)

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 from ptx_run import Array, module_text, run
 
 from equiv.emulator.engine import LaunchConfig, LaunchStats
 from equiv.errors import EmulatorError, IllegalAccessError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SHARED = ".shared .align 1024 .b8 buffer[4096]; .shared .align 8 .b64 bar[4];"
 HEAD = (
@@ -257,7 +262,7 @@ REDUCTIONS = [
 @BOTH
 @pytest.mark.parametrize(("operation", "kind", "lane", "function"), REDUCTIONS, ids=lambda one: str(one)[:12])
 def test_a_bulk_reduction_combines_each_element(
-    operation: str, kind: str, lane: type, function: object, completion: str
+    operation: str, kind: str, lane: type, function: Callable[[Array, Array], Array], completion: str
 ) -> None:
     source = numbers()
     if kind[0] == "f":
@@ -271,8 +276,9 @@ def test_a_bulk_reduction_combines_each_element(
         "cp.async.bulk.commit_group; cp.async.bulk.wait_group 0; END:"
     )
     got, stats = launch(body, source, completion=completion)
-    ours, memory = source[:128].view(lane), source[128:256].view(lane)
-    want = np.asarray(function(memory, ours)).astype(lane)  # type: ignore[operator]
+    ours: Array = source[:128].view(lane)
+    memory: Array = source[128:256].view(lane)
+    want: Array = np.asarray(function(memory, ours)).astype(lane)
     np.testing.assert_array_equal(got[:128], want.view(np.uint8))
     assert stats.order_dependent == (len(ours) if kind[0] == "f" and operation.startswith("add") else 0)
 
