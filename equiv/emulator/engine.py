@@ -31,6 +31,7 @@ MAX_SHARED = {"sm_90a": 232448, "sm_90": 232448, "sm_100a": 232448, "sm_100": 23
 MAX_CLUSTER = 16
 MAX_PARAM_BYTES = 32764
 DEFAULT_BUDGET = 1 << 36
+_BYTES = re.compile(r"(?:ld|st)(?!\.(?:param|global|local|const)\b).*\.[bus]8|st\.bulk\..*")
 _COMMUNICATES = re.compile(r"atom\.|ld\.(?:relaxed|acquire|volatile|mmio)\b|ld(?:\.global)?\.(?:cv|cg)\b")
 
 
@@ -126,6 +127,11 @@ class Program:
     def may_spin(self) -> bool:
         """Whether the kernel may wait for other CTAs through global memory: it has loads that see others' stores."""
         return any(_COMMUNICATES.match(one.opcode) for one in self.kernel.instructions)
+
+    @cached_property
+    def unit(self) -> int:
+        """Bytes of shared memory that accesses never split: 1 if some are of single bytes, else 2."""
+        return 1 if any(_BYTES.fullmatch(one.opcode) for one in self.kernel.instructions) else 2
 
     @cached_property
     def observed(self) -> tuple[npt.NDArray[np.void], ctypes.Array[races.Info]]:
@@ -271,7 +277,7 @@ def launch(
         regs_size=program.bytecode.registers_size, dynamic_shared=config.dynamic_shared, shuffled=int(seed is not None),
         code_length=len(program.code),
         seed=(seed or 0) & 0xFFFF_FFFF_FFFF_FFFF, waiting=waiting, waiting_capacity=faults.WAITING_SHOWN,
-        checks=int(checks), may_spin=int(program.may_spin),
+        checks=program.unit if checks else 0, may_spin=int(program.may_spin),
     )  # fmt: skip
     run = backend.scheduler().equiv_launch
     began = time.perf_counter()

@@ -254,6 +254,9 @@ static Running *reserve(Request *r) {
     c->locals = calloc(local * n * per + 1, 1);
     c->window = reserve_window(n);
     if (r->checks) c->watch.shadow = reserve_window(n);
+    c->watch.unit = r->checks;
+    c->watch.low = r->checks == 1 ? 0x0101010101010101ull : 0x0001000100010001ull;
+    c->watch.high = r->checks == 1 ? 0x8080808080808080ull : 0x8000800080008000ull;
     if (!c->ctas || !c->all || !c->warps || !c->arrived || !c->files || !c->locals || !c->window ||
         (r->checks && !c->watch.shadow)) {
         release(r, c);
