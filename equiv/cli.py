@@ -126,10 +126,19 @@ def _parser() -> argparse.ArgumentParser:
     order.set_defaults(command=commands.order)
 
     doctor = commands_.add_parser("doctor", help="what works on this machine, and why the rest does not")
+    doctor.add_argument(
+        "--numerics", action="store_true", help="check every model of an instruction instead; takes minutes"
+    )
+    doctor.add_argument("--json", action="store_true", help="as JSON")
     doctor.set_defaults(command=commands.doctor)
 
     bench = commands_.add_parser("bench", help="how fast the parts are on this machine, one core")
-    bench.add_argument("subject", choices=("numerics",), help="numerics: the C twins of instructions")
+    bench.add_argument(
+        "subject",
+        choices=("numerics", "emulator"),
+        help="numerics: the C twins of instructions; emulator: kernels, Triton's interpreter beside it, set-up",
+    )
+    bench.add_argument("--json", action="store_true", help="as JSON")
     bench.set_defaults(command=commands.bench)
 
     emulator = commands_.add_parser("emulator", help="what the emulator knows")

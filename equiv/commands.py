@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from equiv import pairs
@@ -95,21 +97,47 @@ def _contracts(pair: Pair, members: Sequence[Case]) -> list[tuple[str, str, str,
     return list(dict.fromkeys((spec.name, spec.format, spec.contract, spec.promise) for spec in specs))
 
 
-def doctor(options: argparse.Namespace) -> int:  # noqa: ARG001  the shape of every command
+def doctor(options: argparse.Namespace) -> int:
     """`equiv doctor`: what works here; 1 if something that equiv needs is broken."""
     from equiv.doctor import examine, render
 
+    if options.numerics:
+        return _numerics(as_json=options.json)
     findings = list(examine())
-    print(render(findings))
+    print(json.dumps([asdict(finding) for finding in findings], indent=1) if options.json else render(findings))
     return int(any(finding.state == "broken" for finding in findings))
+
+
+def _numerics(*, as_json: bool) -> int:
+    """`equiv doctor --numerics`: a line for each check as soon as it is done; 1 if one found a mismatch."""
+    from equiv.rounding import checks
+
+    outcomes = []
+    start = time.perf_counter()
+    for outcome in checks.run():
+        outcomes.append(outcome)
+        if not as_json:
+            print(outcome, flush=True)
+    if as_json:
+        print(json.dumps([{**asdict(outcome), "ok": outcome.ok} for outcome in outcomes], indent=1))
+    else:
+        checked, wrong = sum(one.checked for one in outcomes), sum(one.mismatches for one in outcomes)
+        seconds = time.perf_counter() - start
+        print(f"{len(outcomes)} checks, {checked:,} values compared, {wrong:,} mismatches, {seconds:.0f} s")
+    return int(not all(outcome.ok for outcome in outcomes))
 
 
 def bench(options: argparse.Namespace) -> int:
     """`equiv bench SUBJECT`: a line for each figure as soon as it is measured."""
     from equiv import bench as benches
 
+    figures = []
     for figure in getattr(benches, options.subject)():
-        print(figure, flush=True)
+        figures.append(figure)
+        if not options.json:
+            print(figure, flush=True)
+    if options.json:
+        print(json.dumps([asdict(figure) for figure in figures], indent=1))
     return 0
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from equiv import cache
+from equiv import cache, ccode
 from equiv.device import EMULATED, device
 from equiv.errors import EquivError, UnsupportedError, UsageError
 
@@ -71,12 +71,13 @@ def _assemblers() -> Iterator[Finding]:
 
 
 def _compiler() -> Finding:
-    command = os.environ.get("CC", "gcc")
     try:
+        command = ccode.compiler()
+        flags, _ = ccode.tuning()
         said = subprocess.run([command, "--version"], capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError) as error:
-        return Finding("C compiler", "broken", f"{command}: {error}; the emulator is built with it, set CC to another")
-    return Finding("C compiler", "ok", said.splitlines()[0])
+    except (UnsupportedError, OSError, subprocess.CalledProcessError) as error:
+        return Finding("C compiler", "broken", f"{error}; set {ccode.COMPILER} to another")
+    return Finding("C compiler", "ok", f"{said.splitlines()[0]}, {' '.join(flags) or 'no flags for this processor'}")
 
 
 def _cache() -> Finding:

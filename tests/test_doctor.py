@@ -50,7 +50,10 @@ def test_what_is_missing_is_broken_with_what_would_help(monkeypatch: pytest.Monk
         "no-such-package", "broken", "not installed: pip install 'equiv[kernels]'"
     )
     assert findings["C compiler"].state == "broken"
-    assert findings["C compiler"].detail.startswith("no-such-compiler: ")
+    assert findings["C compiler"].detail == (
+        "needs tool:gcc: $CC is 'no-such-compiler', which is not there; the emulator and the C twins are compiled with it;"
+        " set CC to another"
+    )
     assert findings["cache"].state == "broken"
     assert findings["cache"].detail.endswith("set EQUIV_CACHE_DIR to a folder that can be written")
 

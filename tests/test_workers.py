@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
@@ -94,7 +95,9 @@ def test_an_unknown_pair_is_an_error_of_its_case_that_shows_where(monkeypatch: p
     assert "UsageError: no pair named 'nobody'; known: " in verdict.summary
 
 
-def test_a_device_that_this_machine_lacks_is_unsupported() -> None:
+def test_a_device_that_this_machine_lacks_is_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("equiv.device")
+    monkeypatch.setattr(module, "device", equiv_fake.HostDevice)  # so that it is put back when the test ends
     verdict = equiv_fake.run_on_host(Task(task("good").case, "emulated:sm_0", "again"))
     assert (verdict.status, verdict.summary) == (Status.UNSUPPORTED, "needs arch:sm_0: nobody has it")
 

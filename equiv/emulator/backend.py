@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import shutil
-import subprocess
-import tempfile
 import threading
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from equiv import ccode
 from equiv.cache import cache_dir, write_atomic
-from equiv.errors import EmulatorError, UnsupportedError
 from equiv.rounding import special
 
 if TYPE_CHECKING:
@@ -29,8 +26,6 @@ _SOURCES = Path(__file__).parent / "csrc"
 _NUMERICS = Path(__file__).parents[1] / "rounding" / "csrc"
 _HEADERS = ("runtime.h", "memory.h", "sync.h", "half.h", "tensormap.h", "mbarrier.h", "async.h", "bulk.h",
             "matrix_api.h", "fragments.h", "checks.h", "observer.h")  # fmt: skip
-_FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing",
-          "-fno-math-errno", "-fno-trapping-math", "-w")  # fmt: skip
 INCLUDES = (_SOURCES, _NUMERICS)
 WARNINGS_OFF = ("-Wno-unused-function", "-Wno-unused-variable", "-Wno-unused-parameter", "-Wno-sign-compare")
 _CHUNK = 200
@@ -38,60 +33,12 @@ _LOCK = threading.Lock()
 
 
 @cache
-def compiler() -> str:
-    """Path of gcc.
-
-    Raises:
-        UnsupportedError: there is none.
-    """
-    found = shutil.which("gcc")
-    if found is None:
-        raise UnsupportedError("tool:gcc", "the emulator compiles its instruction handlers with it")
-    return found
-
-
-@cache
-def _tuning() -> tuple[tuple[str, ...], str]:
-    """Flags for this processor, and what the compiler then says about itself and the processor."""
-    for flags in (("-march=native", "-mprefer-vector-width=512"), ("-march=native",), ("-mcpu=native",), ()):
-        command = [compiler(), *flags, "-dM", "-E", "-x", "c", "/dev/null"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode == 0:
-            return flags, done.stdout
-    raise UnsupportedError("tool:gcc", f"{compiler()} does not run: {done.stderr.strip()}")
-
-
-@cache
 def build_directory() -> Path:
     """Where this machine's compiled handlers are kept."""
-    flags, described = _tuning()
-    digest = hashlib.sha256(" ".join((*_FLAGS, *flags)).encode() + described.encode())
-    own = (*_HEADERS, "request.h", "tensor_state.h", "clocks.h", "race.h", "engine.c")
-    for path in (*(_SOURCES / name for name in own), *special.SOURCES):
+    digest = hashlib.sha256(ccode.identity().encode())
+    for path in (*sorted(_SOURCES.glob("*.h")), _SOURCES / "engine.c", *special.SOURCES):
         digest.update(path.read_bytes())
     return cache_dir() / f"emulator-{digest.hexdigest()[:16]}"
-
-
-def _compile(source: str, target: Path) -> None:
-    """Compile C text to a shared library at `target`, whole or not at all."""
-    with tempfile.TemporaryDirectory(prefix="equiv-cc-") as directory:
-        text, library = Path(directory, "source.c"), Path(directory, "library.so")
-        text.write_text(source)
-        command = [
-            compiler(),
-            *_FLAGS,
-            *_tuning()[0],
-            f"-I{_SOURCES}",
-            f"-I{_NUMERICS}",
-            str(text),
-            "-o",
-            str(library),
-            "-lm",
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise EmulatorError(f"{compiler()} failed on generated code:\n{done.stderr[-4000:]}")
-        write_atomic(target, library.read_bytes())
 
 
 @cache
@@ -99,7 +46,7 @@ def scheduler() -> ctypes.CDLL:
     """The library with `equiv_launch`, built if need be."""
     path = build_directory() / "engine.so"
     if not path.exists():
-        _compile('#include "engine.c"\n', path)
+        ccode.compile_to(path, '#include "engine.c"\n', INCLUDES)
     return ctypes.CDLL(str(path))
 
 
@@ -132,7 +79,7 @@ class _Handlers:
             chunk = shapes[start : start + _CHUNK]
             names = [shape.name for shape in chunk]
             path = build_directory() / f"handlers-{hashlib.sha256(' '.join(names).encode()).hexdigest()[:20]}.so"
-            _compile(chunk_source(chunk), path)
+            ccode.compile_to(path, chunk_source(chunk), INCLUDES)
             write_atomic(path.with_suffix(".names"), " ".join(names).encode())
 
 
@@ -143,8 +90,8 @@ def handlers(shapes: Iterable[Shape]) -> dict[str, int]:
     """Addresses of the handlers of these shapes by their names; compiles those that no process has compiled before.
 
     Raises:
-        UnsupportedError: gcc is needed and not there.
-        EmulatorError: gcc rejects the generated code (a fault of the instruction table).
+        UnsupportedError: a C compiler is needed and not there.
+        EquivError: it rejects the generated code (a fault of the instruction table).
     """
     wanted = {shape.name: shape for shape in shapes}
     with _LOCK:

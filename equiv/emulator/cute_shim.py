@@ -18,6 +18,7 @@ from functools import cache, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from equiv import ccode
 from equiv.cache import cache_dir
 from equiv.errors import DeviceError, UnsupportedError
 
@@ -120,16 +121,12 @@ def library() -> Path:
     path = cache_dir() / "cute_shim" / f"cute_shim-{hashlib.sha256(source).hexdigest()[:16]}.so"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        compiler = os.environ.get("CC", "gcc")
+        compiler = ccode.compiler()
         # Several processes may build at once: each writes its own file and renames it.
         built = path.with_name(f".{path.name}.{os.getpid()}")
         command = [compiler, "-O2", "-Wall", "-Wextra", "-fPIC", "-shared", "-o", str(built), str(SOURCE)]
         try:
             subprocess.run(command, check=True, capture_output=True, text=True)
-        except FileNotFoundError as error:
-            raise UnsupportedError(
-                "program:gcc", f"{compiler} builds the runtime that CuTe host code links to"
-            ) from error
         except subprocess.CalledProcessError as error:
             raise UnsupportedError("program:gcc", f"{' '.join(command)} failed: {error.stderr}") from error
         built.replace(path)

@@ -234,6 +234,7 @@ class EmulatedDevice:
                 stats.warp_instructions,
                 stats.lane_instructions,
                 stats.seconds,
+                stats.processor,
             )
         )
 

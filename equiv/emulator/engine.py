@@ -56,6 +56,7 @@ class LaunchStats:
         order_dependent: float additions to memory (`atom`, `red`, bulk reductions), by lanes or elements. The hardware
             leaves their order open, so that equal bits are not to be expected where several meet at one address.
         notes: what the checker saw that may be right and deserves a look, one an instruction.
+        processor: seconds of the processor inside the engine; what other processes take does not count.
     """
 
     warp_instructions: int
@@ -63,6 +64,7 @@ class LaunchStats:
     seconds: float
     order_dependent: int = 0
     notes: tuple[str, ...] = ()
+    processor: float = 0.0
 
 
 _OP = np.dtype([("run", "<u8"), ("arg", "<u8"), ("guard", "<u4"), ("flip", "<u4")])
@@ -280,9 +282,9 @@ def launch(
         checks=program.unit if checks else 0, may_spin=int(program.may_spin),
     )  # fmt: skip
     run = backend.scheduler().equiv_launch
-    began = time.perf_counter()
+    began, processor_began = time.perf_counter(), time.thread_time()
     result = run(ctypes.byref(request))
-    seconds = time.perf_counter() - began
+    seconds, processor = time.perf_counter() - began, time.thread_time() - processor_began
     if result < 0:
         raise DeviceError(f"{program.name}: no host memory for {config}")
     if result:
@@ -292,7 +294,7 @@ def launch(
         )
         raise faults.describe(program.kernel, config.grid, tuple(regions), stop)
     seen = faults.notes(program.kernel, config.grid, notes[: state.note_count], program.bytecode.shared)
-    return LaunchStats(state.instructions, state.lane_instructions, seconds, state.order_dependent, seen)
+    return LaunchStats(state.instructions, state.lane_instructions, seconds, state.order_dependent, seen, processor)
 
 
 def _check(program: Program, config: LaunchConfig, params: bytes) -> int:

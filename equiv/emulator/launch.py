@@ -41,7 +41,10 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class LaunchCount:
-    """What one finished launch took: instructions as executed by warps and by active lanes, wall-clock seconds."""
+    """What one finished launch took: instructions as executed by warps and by active lanes, seconds.
+
+    `seconds` are those of the clock on the wall, `processor` those that the processor spent on it.
+    """
 
     image: str
     kernel: str
@@ -52,3 +55,4 @@ class LaunchCount:
     warp_instructions: int
     lane_instructions: int
     seconds: float
+    processor: float = 0.0

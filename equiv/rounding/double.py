@@ -218,5 +218,5 @@ def to_integer(code: int, bits: int, *, signed: bool, rounding: str) -> int:
         if math.isnan(exact):
             return low if signed else 1 << bits - 1
         return high if exact == math.inf else low if exact else 0
-    function = {"rni": round, "rzi": math.trunc, "rmi": math.floor, "rpi": math.ceil}[rounding]
-    return min(max(int(function(exact)), low), high)
+    whole = {"rni": round(exact), "rzi": math.trunc(exact), "rmi": math.floor(exact), "rpi": math.ceil(exact)}[rounding]
+    return min(max(whole, low), high)

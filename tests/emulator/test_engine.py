@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from ptx_run import Array, module_text, run
 
-from equiv.emulator import backend, engine
+from equiv.emulator import engine
 from equiv.emulator.decode import decode
 from equiv.emulator.engine import LaunchConfig
 from equiv.emulator.memory import Memory
 from equiv.emulator.ptx_parser import parse
-from equiv.errors import DeadlockError, DeviceError, EmulatorError, UnknownInstructionError, UnsupportedError
+from equiv.errors import DeadlockError, DeviceError, EmulatorError, UnknownInstructionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -284,17 +284,6 @@ def test_registers_of_different_blocks_share_their_places() -> None:
     module = parse(module_text("mov.u32 %r2, %tid.x;" + "".join(lines) + "ret;", ()))
     code = decode(module, module.kernels["k"], "sm_90a", {})
     assert code.registers_size < 10 * 128
-
-
-def test_without_gcc_the_engine_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    backend.compiler.cache_clear()
-    monkeypatch.setenv("PATH", "/nonexistent")
-    try:
-        with pytest.raises(UnsupportedError) as caught:
-            backend.compiler()
-    finally:
-        backend.compiler.cache_clear()
-    assert caught.value.needs == "tool:gcc"
 
 
 PROCESS = """

@@ -52,7 +52,7 @@ def cut(each: Measured) -> Measured:
 
 
 def main(folder: Path) -> None:
-    """Writes tests/rounding/data/h200_matrix.npz."""
+    """Writes equiv/rounding/data/h200_matrix.npz."""
     sets, outputs = [], 0
     for path in (folder / f"{name}.npz" for name in ("mma", "mma8", "wgmma", "wgmma8")):
         with np.load(path) as file:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import exact_floats as exact
 import numpy as np
 import pytest
-from numerics_twin import HEADER, compiled, pointer
+from numerics_twin import HEADER, compiled
 
 from equiv.rounding import double
 from equiv.rounding.conversions import Mode
@@ -163,6 +163,7 @@ def test_the_c_twin_gives_the_same_bits(tmp_path: Path) -> None:
     columns = [np.array(column, np.uint64) for column in zip(*TRIPLES, strict=True)]
     out = np.empty(len(TRIPLES), np.uint64)
     for name, (function, count) in TWINS.items():
-        getattr(library, f"run_{name}")(*map(pointer, (*columns, out)), ctypes.c_size_t(out.size))
+        places = (ctypes.c_void_p(array.ctypes.data) for array in (*columns, out))
+        getattr(library, f"run_{name}")(*places, ctypes.c_size_t(out.size))
         wanted = np.array([function(*row[:count]) for row in TRIPLES], np.uint64)
         np.testing.assert_array_equal(out, wanted, err_msg=name)

@@ -110,7 +110,7 @@ def _int_edges(bits: int) -> npt.NDArray[np.uint64]:
     return np.array(sorted({value % top for value in found}), np.uint64)
 
 
-_MORE_EDGES = {
+_MORE_EDGES: dict[int, Array] = {
     64: np.array([127.5, 255.5, 2**31 - 0.5, 2**31, 2**32 - 0.5, 2**63, 2**64, 65520.0, 3.4028235677973366e38, 1e-45,
                   1e-39, 6e-8], np.float64).view(np.uint64),
     32: np.array([127.5, 255.5, 32767.5, 2**31, 2**32, 2**63, 2**64, 65519.9, 65520.0, 448.0, 464.0, 57344.0, 61440.0,

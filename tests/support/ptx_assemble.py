@@ -32,7 +32,7 @@ def _operand(operand: Operand) -> str:
         case Immediate():
             return str(operand.bits)
         case Address():
-            return f"[{_operand(operand.base)}+{operand.offset}]"  # type: ignore[arg-type]
+            return f"[{_operand(operand.base)}+{operand.offset}]"
         case _:
             raise TypeError(operand)
 
@@ -48,7 +48,8 @@ def rejected(lines: list[str], arch: str, folder: Path) -> dict[int, str]:
         head = [line.replace("{arch}", arch) for line in _HEAD]
         source = folder / "lines.ptx"
         source.write_text("\n".join([*head, *(lines[number] for number in left), "ret;", "}", ""]))
-        command = [toolchain.ptxas("ptxas-blackwell").path, "-arch", arch, source, "-o", folder / "lines.cubin"]
+        assembler, target = str(toolchain.ptxas("ptxas-blackwell").path), str(folder / "lines.cubin")
+        command = [assembler, "-arch", arch, str(source), "-o", target]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode == 0:
             return found

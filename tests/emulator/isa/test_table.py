@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import ptx_forms as forms  # tests/support is on the path
 import pytest
 
+from equiv import ccode
 from equiv.emulator import backend
 from equiv.emulator.decode import Decoder
 from equiv.emulator.isa import TABLE
@@ -40,7 +41,7 @@ def test_every_spelling_of_every_entry_decodes_and_its_c_compiles(tmp_path: Path
     source = tmp_path / "all.c"
     source.write_text(backend.chunk_source(list(shapes.values())))
     command = [
-        backend.compiler(),
+        ccode.compiler(),
         "-std=gnu11",
         "-fsyntax-only",
         "-Wall",

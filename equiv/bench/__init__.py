@@ -1,6 +1,7 @@
 """How fast the parts of equiv are, one core: figures that a person can compare between machines and versions.
 
-A figure is the best of several repetitions, because everything that disturbs a measurement makes it longer.
+A figure is the best of several repetitions, because everything that disturbs a measurement makes it longer. Where
+other processes may take the processor away meanwhile, its own seconds are taken instead of the clock's.
 """
 
 from __future__ import annotations
@@ -46,17 +47,31 @@ class Figure:
     unit: str
 
     def __str__(self) -> str:
-        return f"{self.name:<92} {self.seconds * 1e3:9.2f} ms {self.count / self.seconds / 1e6:10.1f} M {self.unit}/s"
+        rate = self.count / self.seconds
+        shown = f"{rate / 1e6:10.1f} M" if rate >= 1e5 else f"{rate:12.0f}"
+        return f"{self.name:<92} {self.seconds * 1e3:9.2f} ms {shown} {self.unit}/s"
 
 
-def best(work: Callable[[], object], repetitions: int) -> float:
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One number that is no rate: `value` in `unit`."""
+
+    name: str
+    value: float
+    unit: str
+
+    def __str__(self) -> str:
+        return f"{self.name:<92} {self.value:9.2f} {self.unit}"
+
+
+def best(work: Callable[[], object], repetitions: int, clock: Callable[[], float] = time.perf_counter) -> float:
     """Seconds of the fastest of several calls, after one that is not counted."""
     work()
     times = []
     for _ in range(repetitions):
-        start = time.perf_counter()
+        start = clock()
         work()
-        times.append(time.perf_counter() - start)
+        times.append(clock() - start)
     return min(times)
 
 
@@ -98,3 +113,15 @@ def numerics() -> Iterator[Figure]:
         yield matrix_product(instruction, arch)
     for instruction in SPECIALS:
         yield special_function(instruction)
+
+
+def emulator() -> Iterator[Figure | Measure]:
+    """The figures of `equiv bench emulator`.
+
+    Raises:
+        UnsupportedError: Triton, torch or a C compiler is missing.
+        EquivError: a process that was to measure itself failed.
+    """
+    from equiv.bench import emulation
+
+    yield from emulation.figures()

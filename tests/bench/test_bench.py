@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING
 
@@ -17,11 +18,18 @@ def test_a_figure_is_a_name_a_time_and_a_rate() -> None:
     assert re.split(r" {2,}", line) == ["2^24 rcp.approx.f32", "250.00 ms", "67.1 M values/s"]
 
 
-def test_the_best_call_counts_and_the_first_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_rate_and_a_number_that_is_no_rate_are_shown_as_they_are() -> None:
+    assert re.split(r" {2,}", str(bench.Figure("interpreter", 0.025, 8, "programs")))[1:] == [
+        "25.00 ms",
+        "320 programs/s",
+    ]
+    assert re.split(r" {2,}", str(bench.Measure("ratio", 412.9, "x"))) == ["ratio", "412.90 x"]
+
+
+def test_the_best_call_counts_and_the_first_one_does_not() -> None:
     calls: list[int] = []
     clock = iter([0.0, 5.0, 10.0, 12.0, 20.0, 23.0])
-    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
-    assert bench.best(lambda: calls.append(1), 3) == 2.0
+    assert bench.best(lambda: calls.append(1), 3, lambda: next(clock)) == 2.0
     assert len(calls) == 4
 
 
@@ -45,9 +53,11 @@ def test_the_command_prints_each_figure(monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setattr(bench, "numerics", figures)
     assert main(["bench", "numerics"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["a", "b"]
+    assert main(["bench", "numerics", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[1] == {"name": "b", "seconds": 0.002, "count": 1000, "unit": "values"}
 
 
 def test_another_subject_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["bench", "poetry"])
-    assert "invalid choice: 'poetry' (choose from 'numerics')" in capsys.readouterr().err
+    assert "invalid choice: 'poetry' (choose from 'numerics', 'emulator')" in capsys.readouterr().err
