@@ -75,7 +75,7 @@ def device(name: str, *, check: str | None = None) -> Device:
 
     Args:
         name: one of the names above.
-        check: `race`: every launch is searched for accesses to shared memory that nothing orders; emulated devices only.
+        check: `race`: every launch is searched for accesses to shared memory that nothing orders (emulated devices).
 
     Raises:
         UsageError: no such device, and those that exist are listed; or it cannot do that check.

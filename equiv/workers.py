@@ -86,7 +86,9 @@ def run_task(task: Task) -> Verdict:
     record = Path(task.record) if task.record else None
     try:
         pair = pairs.get(task.case.pair)
-        return task.marked(verify(pair, task.case, device(task.device, check=task.check or None), again=task.again, record=record))
+        return task.marked(
+            verify(pair, task.case, device(task.device, check=task.check or None), again=task.again, record=record)
+        )
     except UnsupportedError as error:
         return task.stopped(Status.UNSUPPORTED, str(error))
     except (Exception, SystemExit):  # noqa: BLE001  a fault of equiv or of a pair: ERROR with all there is to say

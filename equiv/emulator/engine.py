@@ -289,7 +289,11 @@ def launch(
         raise DeviceError(f"{program.name}: no host memory for {config}")
     if result:
         stop = faults.Stop(
-            state.fault, list(waiting[: request.waiting_count]), request.waiting_count, shared, program.bytecode.shared,
+            state.fault,
+            list(waiting[: request.waiting_count]),
+            request.waiting_count,
+            shared,
+            program.bytecode.shared,
             state.other,
         )
         raise faults.describe(program.kernel, config.grid, tuple(regions), stop)

@@ -106,8 +106,9 @@ _VALUE_PROBLEMS = ("a copy of {0} bytes: cp.async copies 4, 8 or 16", "branch in
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """How a launch stopped: the fault; after a deadlock what waits (the first of `waiting_count`); bytes and variables of
-    shared memory.
+    """How a launch stopped: the fault, what waits after a deadlock (the first of `waiting_count`).
+
+    Then bytes and variables of shared memory, and the earlier access of a race.
     """
 
     fault: Fault
@@ -168,8 +169,7 @@ def _race(kernel: Kernel, grid: tuple[int, int, int], fault: Fault, stop: Stop) 
     if why == _LIFETIME or other is None:
         return f"nothing makes CTA rank {fault.address >> 24} of the cluster wait for this access before it exits"
     return (
-        f"{'write' if fault.detail & 1 else 'read'} of shared address {fault.address:#x} (CTA rank {fault.address >> 24},"
-        f" {_offset(fault.address, stop.variables)}) after the {'write' if other.wrote else 'read'} by"
+        f"{'write' if fault.detail & 1 else 'read'} of {_shared(fault.address, stop.variables)} after the {'write' if other.wrote else 'read'} by"
         f" {_at(kernel, other.pc)}, {_cta(other.cta, grid)} warp {other.warp}: "
         + ("no fence.proxy.async stands between them" if why == _PROXY else "nothing orders the two")
     )

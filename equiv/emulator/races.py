@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 
 # In the order of Action in csrc/observer.h.
 ACTIONS = (
-    "none", "read", "write", "atomic", "copy", "mbarrier init", "mbarrier use", "wgmma", "tensor", "tensor commit", "fence",
-    "proxy fence", "copy commit", "copy wait", "copy wait all", "bulk commit", "bulk wait", "wgmma commit", "wgmma wait",
+    "none", "read", "write", "atomic", "copy", "mbarrier init", "mbarrier use", "wgmma", "tensor", "tensor commit",
+    "fence", "proxy fence", "copy commit", "copy wait", "copy wait all", "bulk commit", "bulk wait", "wgmma commit",
+    "wgmma wait",
 )  # fmt: skip
 _FIRST_WRAPPED, _WRITE = ACTIONS.index("fence"), ACTIONS.index("write")
 # By the start of the opcode; the first that fits counts.
@@ -23,8 +24,10 @@ _PREFIXES = (
     ("mbarrier.", "mbarrier use"), ("tcgen05.commit.", "tensor commit"),
     ("tcgen05.mma.", "tensor"), ("tcgen05.cp.", "tensor"), ("wgmma.mma_async.", "wgmma"),
     ("wgmma.commit_group.", "wgmma commit"), ("wgmma.wait_group.", "wgmma wait"),
-    ("cp.async.bulk.commit_group", "bulk commit"), ("cp.async.bulk.wait_group", "bulk wait"), ("cp.async.bulk.", "none"),
-    ("cp.async.commit_group", "copy commit"), ("cp.async.wait_group", "copy wait"), ("cp.async.wait_all", "copy wait all"),
+    ("cp.async.bulk.commit_group", "bulk commit"), ("cp.async.bulk.wait_group", "bulk wait"),
+    ("cp.async.bulk.", "none"),
+    ("cp.async.commit_group", "copy commit"), ("cp.async.wait_group", "copy wait"),
+    ("cp.async.wait_all", "copy wait all"),
     ("cp.async.mbarrier.arrive.", "mbarrier use"), ("cp.async.", "copy"),
     ("fence.proxy.async", "proxy fence"), ("fence.proxy.", "none"), ("fence.", "fence"), ("membar.", "fence"),
     ("st.async.", "none"), ("red.async.", "none"), ("atom.", "atomic"), ("red.", "atomic"),
