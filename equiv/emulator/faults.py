@@ -21,6 +21,7 @@ WAITING_SHOWN = 64
 NOTES = 64
 _NEVER = 0xFFFF_FFFF
 _PROXY, _LIFETIME = 2, 3
+_WORDS = ("read", "write")
 
 
 class Fault(ctypes.Structure):
@@ -169,7 +170,7 @@ def _race(kernel: Kernel, grid: tuple[int, int, int], fault: Fault, stop: Stop) 
     if why == _LIFETIME or other is None:
         return f"nothing makes CTA rank {fault.address >> 24} of the cluster wait for this access before it exits"
     return (
-        f"{'write' if fault.detail & 1 else 'read'} of {_shared(fault.address, stop.variables)} after the {'write' if other.wrote else 'read'} by"
+        f"{_WORDS[fault.detail & 1]} of {_shared(fault.address, stop.variables)} after the {_WORDS[other.wrote]} by"
         f" {_at(kernel, other.pc)}, {_cta(other.cta, grid)} warp {other.warp}: "
         + ("no fence.proxy.async stands between them" if why == _PROXY else "nothing orders the two")
     )
@@ -177,8 +178,7 @@ def _race(kernel: Kernel, grid: tuple[int, int, int], fault: Fault, stop: Stop) 
 
 _NOTES = {
     1: "{size} bytes of what is read at {shared} were never written",
-    2: "a load of tensor memory at lane {lane_of}, column {column}, of which {size} words were never written",
-    3: "{register} may not have been written",
+    2: "{size} words of what is read of tensor memory at {address:#010x} were never written",
 }
 
 
@@ -188,7 +188,7 @@ def notes(
     """What the checker noted, in words."""
     return tuple(
         f"{kernel.name}: {_at(kernel, one.pc)}, {_cta(one.cta, grid)} warp {one.warp} lane {one.lane}: "
-        + _NOTES[one.kind].format(size=one.size, shared=_shared(one.address, variables))
+        + _NOTES[one.kind].format(size=one.size, address=one.address, shared=_shared(one.address, variables))
         for one in found
     )
 

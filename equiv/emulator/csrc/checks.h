@@ -32,7 +32,7 @@ struct Watch {
 
 /* What deserves a look but may be right: at most one an instruction. */
 typedef struct Note { uint32_t kind, pc, lane, size; uint64_t address; uint32_t cta, warp; } Note;
-typedef enum { NOTE_PARTLY_WRITTEN = 1, NOTE_TENSOR_UNWRITTEN, NOTE_REGISTER } NoteKind;
+typedef enum { NOTE_PARTLY_WRITTEN = 1, NOTE_TENSOR_UNWRITTEN } NoteKind;
 #define NOTES 64
 
 static inline int in_window(const Launch *launch, uint64_t host) {
