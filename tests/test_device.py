@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextvars
+import gc
 import mmap
 import subprocess
 import sys
+import weakref
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,8 +15,11 @@ import pytest
 import sample_cute
 import sample_triton
 import torch
+import triton
+import triton.language as tl
 from cuda.bindings import driver
 from cutlass.cute.runtime import from_dlpack
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 import equiv.device
 from equiv.emulator.content import window
@@ -110,6 +116,47 @@ def test_a_cute_kernel_gives_the_bits_of_its_formula(device: EmulatedDevice) -> 
     assert bits(y) == bits(fused(x, 0.3, 1.0).reshape(2, 128).flip(1).reshape(-1))
 
 
+def tile_of(source: torch.Tensor, width: int) -> torch.Tensor:
+    """What `move_tile` leaves of a 64 by 64 tensor: rows 56 to 63, the columns right of the tile moved to the left."""
+    expected = torch.zeros(64, 64)
+    expected[56:, :width] = source[56:, width : 2 * width]
+    return expected
+
+
+@pytest.mark.parametrize("width", [8, 16, 32])
+def test_host_tensor_descriptors_reach_the_kernel_and_clip(device: EmulatedDevice, width: int, tmp_path: Path) -> None:
+    source, target = random(64 * 64).reshape(64, 64), torch.zeros(64, 64)
+    operands = [TensorDescriptor.from_tensor(one, [16, width]) for one in (source, target)]
+    with device.active(), device.recorded(tmp_path, "tiles"):
+        sample_triton.move_tile[(1,)](*operands, 56, M=16, N=width)
+    assert bits(target) == bits(tile_of(source, width))
+    (launch,) = RecordFolder(tmp_path).load("tiles").launches
+    # The address is the first word of a tensor map, and nothing else in it looks like one.
+    assert [(one.buffer, one.displacement) for one in launch.pointers] == [("source", 0), ("target", 0)]
+    assert len(launch.params) > 256
+    assert replay_directory(tmp_path, device.name).equal
+
+
+def test_a_kernel_makes_its_own_tensor_descriptors_in_scratch_memory(device: EmulatedDevice) -> None:
+    source, target = random(64 * 64).reshape(64, 64), torch.zeros(64, 64)
+    asked = []
+
+    def allocate(size: int, alignment: int, stream: int | None) -> torch.Tensor:
+        asked.append(size)
+        return torch.zeros(size + 16, dtype=torch.uint8)[16:]  # never aligned to 128 bytes as the kernel wants it
+
+    context = contextvars.copy_context()
+    context.run(triton.set_allocator, allocate)
+
+    def run() -> None:
+        with device.active():
+            sample_triton.move_tile_described[(1,)](source, target, 64, 64, 56, M=16, N=32)
+
+    context.run(run)
+    assert bits(target) == bits(tile_of(source, 32))
+    assert asked == [256, 384]
+
+
 def test_devices_nest_and_each_counts_its_own_launches() -> None:
     outer, inner = EmulatedDevice("sm_90a"), EmulatedDevice("sm_100a")
     x = torch.full((512,), 8.0)
@@ -166,6 +213,58 @@ def test_a_tensor_that_nobody_registered_is_found_behind_a_raw_pointer(device: E
         sample_cute.turn(*operands, 0.3, STREAM)
     assert device.memory.regions == ()
     assert y.count_nonzero() == 256
+
+
+class Raw:
+    """An address that Triton takes for a tensor."""
+
+    dtype = torch.float32
+
+    def __init__(self, address: int) -> None:
+        self.address = address
+
+    def data_ptr(self) -> int:
+        return self.address
+
+
+def test_a_tensor_under_another_type_is_found(device: EmulatedDevice) -> None:
+    x = torch.ones(512).view(torch.int32)
+    with device.active():
+        sample_triton.halve[(4,)](triton.reinterpret(x, tl.float32), 0.5, BLOCK=128)
+        sample_triton.halve[(4,)](Raw(x.data_ptr()), 0.5, BLOCK=128)
+    assert x.view(torch.float32).unique().tolist() == [0.25]
+
+
+def test_tensors_made_inside_the_block_are_found_and_those_that_are_gone_are_not(device: EmulatedDevice) -> None:
+    with device.active():
+        x = torch.ones(4096)
+        whole = torch.empty(8192)
+        sample_triton.halve[(32,)](x, 0.5, BLOCK=128)
+        sample_triton.halve[(32,)](whole[4096:], 0.5, BLOCK=128)
+        assert x.unique().tolist() == [0.5]
+        assert device.memory.regions == ()
+        memory = mmap.mmap(-1, 4 * 4096)
+        lent = torch.frombuffer(memory, dtype=torch.float32)
+        operand = from_dlpack(lent[:256]), from_dlpack(torch.ones(256))
+        sample_cute.turn(*operand[::-1], 0.5, STREAM)
+        address = lent.data_ptr()
+        del lent, operand
+        gc.collect()
+        # The memory is still there, but it belongs to no tensor any more.
+        with pytest.raises(IllegalAccessError) as caught:
+            sample_triton.halve[(2,)](Raw(address), 0.5, BLOCK=128)
+    assert f"hold {address:#x}: memory of this process, but of no registered buffer" in caught.value.__notes__[0]
+
+
+def test_a_registered_tensor_lives_until_it_is_unregistered(device: EmulatedDevice) -> None:
+    x = torch.ones(512)
+    seen = weakref.ref(x)
+    device.register("x", x)
+    del x
+    gc.collect()
+    assert seen() is not None
+    device.unregister("x")
+    assert seen() is None
 
 
 def test_a_pointer_to_memory_of_no_tensor_is_explained(device: EmulatedDevice) -> None:

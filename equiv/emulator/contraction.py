@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from equiv.emulator import constants
 from equiv.emulator.dataflow import read, written
 from equiv.emulator.products import MOVES, fusions, is_sum, parts, suspects
-from equiv.emulator.ptx import Immediate, Instruction, Kernel, Operand, Register, Vector
+from equiv.emulator.ptx import Immediate, Instruction, Kernel, Module, Operand, Register, Vector
 
 _SIGN_BITS = {"f32": 1 << 31, "f64": 1 << 63, "f32x2": 1 << 63 | 1 << 31}
 _REGISTER_TYPE = {
@@ -63,6 +63,15 @@ def contract(kernel: Kernel) -> tuple[Kernel, tuple[Contraction, ...]]:
         if index not in fused and is_sum(one) and not doubtful.isdisjoint(read(one)):
             rewrite.mark(index)
     return rewrite.kernel(), tuple(sorted(done + rewrite.done, key=lambda entry: entry.line))
+
+
+def contract_all(module: Module, kernel: str) -> Module:
+    """The module with that kernel and all functions contracted, and without its other kernels."""
+    functions = {
+        name: one if one.body is None else replace(one, body=contract(one.body)[0])
+        for name, one in module.functions.items()
+    }
+    return replace(module, kernels={kernel: contract(module.kernels[kernel])[0]}, functions=functions)
 
 
 class _Rewrite:
@@ -218,6 +227,7 @@ class _Rewrite:
         """Remove fused products, and the moves and negations that carried them, once nothing reads them."""
         suspects = set(self.factors)
         readers = Counter(name for group in groups for one in group for name in read(one))
+        readers.update(self.original.results)
         for index in reversed(range(len(groups))):
             one = self.original.instructions[index]
             carries = one.opcode in MOVES or one.opcode.startswith("neg.")

@@ -1,14 +1,17 @@
 """CuTe DSL on an emulated device: ordinary `cute.compile` and `@cute.jit` calls compile for it and launch on it.
 
-Inside `active` the DSL object compiles for the device's architecture and links host code against the shim (`cute_shim`)
-in front of its own runtime library; every compiled function comes back as a subclass that loads through the shim and
-raises the device's own exceptions. The compiler writes its PTX and cubin to a private folder, from where they go to the
-image store: for explicit and implicit compilations alike, without asking the user for options. Everything is put back
-when the block ends.
+Inside `active` the DSL object compiles for the device's architecture and links host code to the shim (`cute_shim`)
+instead of its own runtime library; every compiled function comes back as a subclass that loads through the shim and
+raises the device's own exceptions. A function that was compiled outside, for a GPU, keeps the runtime it was linked to
+and is refused inside: it would run on the GPU, or fail for want of one.
+
+The compiler writes its PTX and cubin to a private folder, from where they go to the image store: for explicit and
+implicit compilations alike, without asking the user for options. Everything is put back when the block ends.
 """
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import importlib.util
 import os
@@ -23,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from equiv.emulator import cute_shim
 from equiv.emulator.scope import replaced
 from equiv.emulator.store import Image, shared_store
-from equiv.errors import UnsupportedError
+from equiv.errors import DeviceError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 PACKAGE = "nvidia-cutlass-dsl"
 VERSIONS = ("4.8.",)
 """Versions whose internals this module was checked against, by prefix."""
+
+DLPACK_CPU, DLPACK_CUDA = 1, 2
 
 
 class Target(cute_shim.Host, Protocol):
@@ -56,15 +61,21 @@ def active(device: Target) -> Iterator[None]:
     environment = internals.dsl.envar
     with ExitStack() as stack:
         shim = stack.enter_context(cute_shim.answering(device))
+        # The shim exports nothing that host code calls; its name among the libraries, which are part of the key of the
+        # DSL's cache in memory, keeps emulated functions and those of a GPU apart there.
         shipped = environment.shared_libs or ""
         libraries = os.pathsep.join(
-            [str(shim), *(one for one in shipped.split(os.pathsep) if one and one != str(shim))]
+            [str(shim.path), *(one for one in shipped.split(os.pathsep) if one and one != str(shim.path))]
         )
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="equiv-cute-"))
         # The file cache would give back functions whose PTX was never seen here.
         for name, value in (("_arch", device.arch), ("shared_libs", libraries), ("disable_file_caching", True)):
             stack.enter_context(replaced(environment, name, value))
         stack.enter_context(replaced(internals.cuda_helpers, "get_device_attribute", _attributes(device)))
+        stack.enter_context(replaced(internals.tensor, "load_dltensor", _as_global(internals.tensor.load_dltensor)))
+        stack.enter_context(replaced(internals.dsl.compiler_provider, "jit", _linking(internals, shim)))
+        stack.enter_context(replaced(internals.stock_function, "to", _refusing(device)))
+        stack.enter_context(replaced(internals.stock_executor, "run_compiled_program", _refusing(device)))
         stack.enter_context(replaced(internals.backend, "compile", _compile(internals, device, Path(scratch))))
         yield
 
@@ -79,11 +90,15 @@ def _internals() -> SimpleNamespace:
         )
     from cutlass.base_dsl.common import DSLCudaRuntimeError
     from cutlass.base_dsl.compile_backend import LegacyCompilerBackend
-    from cutlass.base_dsl.compiler import KeepCUBIN, KeepPTX
+    from cutlass.base_dsl.compiler import Compiler, KeepCUBIN, KeepPTX
     from cutlass.base_dsl.jit_executor import JitExecutor
     from cutlass.base_dsl.runtime import cuda as cuda_helpers
+    from cutlass.cute.runtime import _Tensor
     from cutlass.cutlass_dsl import CuTeDSL
     from cutlass.cutlass_dsl.cuda_jit_executor import CudaDialectJitCompiledFunction
+
+    # `active` puts refusals into their places.
+    run, to = JitExecutor.run_compiled_program, CudaDialectJitCompiledFunction.to
 
     class EmulatedExecutor(JitExecutor):  # type: ignore[misc]  # untyped base
         """Raises what the device raised, instead of the CUDA error that host code returned for it."""
@@ -91,7 +106,7 @@ def _internals() -> SimpleNamespace:
         def run_compiled_program(self, exe_args: list[Any]) -> int | None:
             cute_shim.take_error()
             try:
-                result: int | None = super().run_compiled_program(exe_args)
+                result: int | None = run(self, exe_args)
             except DSLCudaRuntimeError:
                 error = cute_shim.take_error()
                 if error is None:
@@ -121,7 +136,7 @@ def _internals() -> SimpleNamespace:
             return []
 
         def to(self, device: int | None = None) -> Any:  # noqa: ANN401
-            executor = super().to(device)
+            executor = to(self, device)
             executor.__class__ = EmulatedExecutor
             return executor
 
@@ -133,7 +148,60 @@ def _internals() -> SimpleNamespace:
         options=(KeepPTX, KeepCUBIN),
         function=EmulatedFunction,
         stock_function=CudaDialectJitCompiledFunction,
+        stock_executor=JitExecutor,
+        jit=Compiler.jit,
+        tensor=_Tensor,
     )
+
+
+def _linking(internals: SimpleNamespace, shim: cute_shim.Shim) -> Callable[..., Any]:
+    """A replacement of the compiler's `jit` that gives the names of the runtime another meaning in one engine."""
+    provider = internals.dsl.compiler_provider
+
+    def jit(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401
+        engine = internals.jit(provider, *arguments, **named)
+        # A symbol that the engine itself defines hides those of all libraries, whichever was loaded first.
+        for name, address in shim.symbols.items():
+            engine.raw_register_runtime(name, ctypes.c_void_p(address))
+        return engine
+
+    return jit
+
+
+def _refusing(device: Target) -> Callable[..., Any]:
+    """In place of what loads and runs a function that was linked to the real runtime."""
+
+    def refuse(function: Any, *_: object, **__: object) -> None:  # noqa: ANN401
+        name = getattr(function, "function_name", "a CuTe function")
+        raise DeviceError(
+            f"{name} was compiled for a GPU, outside every `device.active()` block, and called inside a block of "
+            f"{device.name}; compile it inside the block"
+        )
+
+    return refuse
+
+
+def _as_global(stock: Callable[[Any], None]) -> Callable[[Any], None]:
+    """A replacement of `_Tensor.load_dltensor` after which a tensor of the CPU is one in global memory.
+
+    The DSL reads the state space of a tensor's elements off its DLPack capsule: generic for the CPU, global for a GPU.
+    Kernels must be compiled as for a GPU, and some (`cp.async`) cannot be compiled for generic addresses at all.
+    """
+
+    def load(tensor: Any) -> None:  # noqa: ANN401
+        stock(tensor)
+        api = ctypes.pythonapi
+        for name in (b"dltensor", b"used_dltensor"):
+            if api.PyCapsule_IsValid(ctypes.py_object(tensor._dlpack_data), ctypes.c_char_p(name)):  # noqa: SLF001
+                get = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+                    ("PyCapsule_GetPointer", api)
+                )
+                # struct DLTensor {void *data; struct {int32_t device_type, device_id;} device; ...}
+                kind = ctypes.c_int32.from_address(get(tensor._dlpack_data, name) + 8)  # noqa: SLF001
+                if kind.value == DLPACK_CPU:
+                    kind.value = DLPACK_CUDA
+
+    return load
 
 
 def _attributes(device: Target) -> Callable[[Any, int], int]:

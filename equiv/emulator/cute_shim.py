@@ -74,6 +74,20 @@ class Host(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Shim:
+    """The loaded library.
+
+    Attributes:
+        symbols: name that host code calls -> address of the function that answers it.
+        keep: what must live as long as the process.
+    """
+
+    path: Path
+    symbols: Mapping[str, int]
+    keep: tuple[object, ...] = ()
+
+
 class _Config(ctypes.Structure):
     _fields_ = (
         ("grid", ctypes.c_uint32 * 3),
@@ -105,6 +119,10 @@ class _Callbacks(ctypes.Structure):
     )
 
 
+class _Symbol(ctypes.Structure):
+    _fields_ = (("name", ctypes.c_char_p), ("function", ctypes.c_void_p))
+
+
 _hosts: list[Host] = []
 _errors: list[BaseException] = []
 _libraries: dict[int, str] = {}
@@ -134,16 +152,15 @@ def library() -> Path:
 
 
 @contextmanager
-def answering(host: Host) -> Iterator[Path]:
-    """Calls of host code go to `host` inside the block; gives the library that host code must link to.
+def answering(host: Host) -> Iterator[Shim]:
+    """Calls of host code go to `host` inside the block; gives the functions that host code must be linked to.
 
     An exception kept by a nested call that nobody took is dropped at the end: its host code reported it in its own way.
     """
-    path = library()
-    _connect(path)
+    shim = _connect(library())
     _hosts.append(host)
     try:
-        yield path
+        yield shim
     finally:
         _hosts.pop()
         _errors.clear()
@@ -263,7 +280,7 @@ def _refuse(function: bytes) -> None:
 
 
 @cache
-def _connect(path: Path) -> tuple[ctypes.CDLL, _Callbacks]:
+def _connect(path: Path) -> Shim:
     """Loads the library and sets the callbacks; cached because both must stay alive as long as the process."""
     loaded = ctypes.CDLL(str(path))
     functions: dict[str, Callable[..., None]] = {
@@ -278,4 +295,8 @@ def _connect(path: Path) -> tuple[ctypes.CDLL, _Callbacks]:
     }
     callbacks = _Callbacks(*(kind(_keeping(functions[name])) for name, kind in _Callbacks._fields_))
     loaded.equiv_shim_set(ctypes.byref(callbacks))
-    return loaded, callbacks
+    count = ctypes.c_uint64()
+    loaded.equiv_shim_symbols.restype = ctypes.POINTER(_Symbol)
+    table = loaded.equiv_shim_symbols(ctypes.byref(count))
+    symbols = {one.name.decode(): one.function for one in table[: count.value]}
+    return Shim(path, symbols, (loaded, callbacks))

@@ -74,6 +74,8 @@ def blocks(kernel: Kernel) -> list[Block]:
         if head in _ENDS_BLOCK:
             starts.add(index + 1)
             starts.update(kernel.labels[label] for label in _targets(kernel, one))
+        elif head == "call":  # ptxas fuses nothing across it
+            starts.add(index + 1)
     edges = sorted(start for start in starts if start < len(instructions))
     found = [Block(start, end) for start, end in zip(edges, [*edges[1:], len(instructions)], strict=True)]
     _find_live(kernel, found)
@@ -102,6 +104,10 @@ def _find_live(kernel: Kernel, found: list[Block]) -> None:
         if falls_through and number + 1 < len(found):
             next_blocks.append(number + 1)
         followers.append(next_blocks)
+    leaves = [
+        not next_blocks or kernel.instructions[block.end - 1].opcode.startswith("ret")
+        for block, next_blocks in zip(found, followers, strict=True)
+    ]
     facts = [(written(one), read(one), one.opcode.split(".")[0] in _PURE, one.guard) for one in kernel.instructions]
     live_in: list[set[str]] = [set() for _ in found]
     changed = True
@@ -109,7 +115,8 @@ def _find_live(kernel: Kernel, found: list[Block]) -> None:
         changed = False
         for number in reversed(range(len(found))):
             block = found[number]
-            live = set().union(*(live_in[follower] for follower in followers[number]))
+            live = set(kernel.results) if leaves[number] else set()
+            live.update(*(live_in[follower] for follower in followers[number]))
             block.live_out = frozenset(live)
             block.dead = set()
             for index in reversed(block.indices):

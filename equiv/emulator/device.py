@@ -13,7 +13,7 @@ import gc
 import struct
 import sys
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -94,7 +94,7 @@ class EmulatedDevice:
         self.device_attributes: Mapping[int, int] = device_attributes(arch)
         self.memory = Memory()
         self.launches: list[LaunchCount] = []
-        self._registered: dict[str, Region] = {}
+        self._registered: dict[str, tuple[Region, Any]] = {}
         self._recorders: list[Recorder] = []
 
     @contextmanager
@@ -130,6 +130,8 @@ class EmulatedDevice:
     def register(self, name: str, what: Any, *, writable: bool = True) -> None:  # noqa: ANN401
         """Kernels may read (and write) this memory until `unregister`: the span of a CPU tensor, or (address, bytes).
 
+        The tensor lives until then; memory given by its address is for the caller to keep.
+
         Raises:
             DeviceError: the name is taken, the tensor is not on the CPU, or the memory overlaps another buffer.
         """
@@ -137,13 +139,14 @@ class EmulatedDevice:
             raise DeviceError(f"{self.name}: a buffer named {name!r} is registered already")
         address, nbytes = what if isinstance(what, tuple) else _span(name, what)
         if nbytes:
-            self._registered[name] = self.memory.register(address, nbytes, name, writable)
+            # Kept with its owner: memory that is given back must not stay accessible under this name.
+            self._registered[name] = self.memory.register(address, nbytes, name, writable), what
 
     def unregister(self, name: str) -> None:
         """Takes the memory of that name away again; a name whose tensor was empty is no fault."""
-        region = self._registered.pop(name, None)
-        if region is not None:
-            self.memory.unregister(region.address)
+        found = self._registered.pop(name, None)
+        if found is not None:
+            self.memory.unregister(found[0].address)
 
     def synchronize(self) -> None:
         """Launches are complete when they return."""
@@ -189,7 +192,7 @@ class EmulatedDevice:
             )
         )
 
-    def run(self, launch: Launch) -> None:
+    def run(self, launch: Launch) -> LaunchCount:
         """Runs one kernel launch to its end.
 
         Raises:
@@ -223,20 +226,26 @@ class EmulatedDevice:
             finally:
                 for recorder, record in zip(self._recorders, records, strict=True):
                     recorder.after(record, regions, error)
-        self.launches.append(
-            LaunchCount(
-                launch.image,
-                launch.kernel,
-                launch.grid,
-                launch.block,
-                launch.cluster,
-                launch.dynamic_shared,
-                stats.warp_instructions,
-                stats.lane_instructions,
-                stats.seconds,
-                stats.processor,
-            )
+        return self._counted(launch, stats)
+
+    def _counted(self, launch: Launch, stats: engine.LaunchStats) -> LaunchCount:
+        """Adds a launch to `launches`."""
+        count = LaunchCount(
+            image=launch.image,
+            kernel=launch.kernel,
+            grid=launch.grid,
+            block=launch.block,
+            cluster=launch.cluster,
+            dynamic_shared=launch.dynamic_shared,
+            warp_instructions=stats.warp_instructions,
+            lane_instructions=stats.lane_instructions,
+            seconds=stats.seconds,
+            processor=stats.processor,
+            configuration=launch.configuration,
+            trial=launch.trial,
         )
+        self.launches.append(count)
+        return count
 
     def _prepare(self, name: str, kernel: str) -> _Prepared:
         key = (name, kernel, self.arch)
@@ -252,8 +261,7 @@ class EmulatedDevice:
             module = ptx_parser.parse(image.ptx)
             if kernel not in module.kernels:
                 raise DeviceError(f"{kernel}: not in the PTX of image {name}, which has {', '.join(module.kernels)}")
-            contracted, _ = contraction.contract(module.kernels[kernel])
-            program = engine.load(replace(module, kernels={kernel: contracted}), kernel, self.arch)
+            program = engine.load(contraction.contract_all(module, kernel), kernel, self.arch)
             prepared = _PREPARED[key] = _Prepared(image, module, program)
         return prepared
 
@@ -275,7 +283,10 @@ class EmulatedDevice:
 
     def _adopt(self, name: str, tensor: Any, adopted: list[Region]) -> None:  # noqa: ANN401
         address = tensor.data_ptr()
-        if not address or self.memory.find(address) is not None:
+        while not hasattr(tensor, "untyped_storage") and hasattr(tensor, "base"):
+            tensor = tensor.base  # `triton.reinterpret` wraps a tensor
+        # Anything else with an address is a raw pointer, to be found among the tensors that are alive.
+        if not address or self.memory.find(address) is not None or not hasattr(tensor, "untyped_storage"):
             return
         if hasattr(tensor, "device") and tensor.device.type != "cpu":
             raise DeviceError(f"argument {name} is on {tensor.device}; {self.name} takes CPU tensors")

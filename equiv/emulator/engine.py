@@ -20,16 +20,14 @@ import numpy.typing as npt
 
 from equiv.emulator import backend, faults, matrix_unit, races
 from equiv.emulator.decode import ByteCode, decode
+from equiv.emulator.inline import inline
+from equiv.emulator.loading import check_launch, place_variables
 from equiv.emulator.memory import Memory, Region
-from equiv.errors import DeviceError, UnknownInstructionError
+from equiv.errors import DeviceError
 
 if TYPE_CHECKING:
     from equiv.emulator.ptx import Kernel, Module
 
-MAX_THREADS = 1024
-MAX_SHARED = {"sm_90a": 232448, "sm_90": 232448, "sm_100a": 232448, "sm_100": 232448}
-MAX_CLUSTER = 16
-MAX_PARAM_BYTES = 32764
 DEFAULT_BUDGET = 1 << 36
 _BYTES = re.compile(r"(?:ld|st)(?!\.(?:param|global|local|const)\b).*\.[bus]8|st\.bulk\..*")
 _COMMUNICATES = re.compile(r"atom\.|ld\.(?:relaxed|acquire|volatile|mmio)\b|ld(?:\.global)?\.(?:cv|cg)\b")
@@ -177,7 +175,7 @@ def load(module: Module, kernel: str, arch: str) -> Program:
             return found[1]
     if kernel not in module.kernels:
         raise DeviceError(f"no kernel `{kernel}` in the module; it has {', '.join(module.kernels) or 'none'}")
-    program = _build(module, module.kernels[kernel], arch)
+    program = _build(module, inline(module, module.kernels[kernel]), arch)
     with _MEMO_LOCK:
         _MEMO[key] = (module, program)  # keeps the module alive, so that its id stays its own
         while len(_MEMO) > _MEMO_SIZE:
@@ -186,21 +184,8 @@ def load(module: Module, kernel: str, arch: str) -> Program:
 
 
 def _build(module: Module, kernel: Kernel, arch: str) -> Program:
-    variables = [one for one in (*module.variables, *kernel.variables) if one.space in {"global", "const"}]
-    data, storage = [], []
-    for variable in variables:
-        if variable.align > 256:
-            raise UnknownInstructionError(
-                f".{variable.space} {variable.name}", f"alignment {variable.align} is not supported"
-            )
-        block = np.zeros(variable.size + 512, np.uint8)
-        start = -block.ctypes.data % 256
-        block[start : start + len(variable.initial)] = np.frombuffer(variable.initial, np.uint8)
-        storage.append(block)
-        address = block.ctypes.data + start
-        data.append(Region(address, max(variable.size, 1), f"variable {variable.name}", variable.space == "global"))
-    globals_at = {variable.name: region.address for variable, region in zip(variables, data, strict=True)}
-    bytecode = decode(module, kernel, arch, globals_at)
+    data, storage = place_variables(module, kernel)
+    bytecode = decode(module, kernel, arch, {name: region.address for name, region in data.items()})
     addresses = backend.handlers({one.shape for one in bytecode.instructions if one.shape is not None})
     nothing = ctypes.cast(backend.scheduler().equiv_nothing, ctypes.c_void_p).value
     starts = np.cumsum([0, *(len(one) for one in bytecode.arguments)])
@@ -212,7 +197,7 @@ def _build(module: Module, kernel: Kernel, arch: str) -> Program:
     code["flip"] = [0xFFFF_FFFF if negated else 0 for _, negated in bytecode.guards]
     specials = np.array(bytecode.specials, np.uint32).reshape(-1, 4)
     uses = any(one.shape is not None and "launch->matrix->" in one.shape.body for one in bytecode.instructions)
-    return Program(kernel, arch, bytecode, code, specials, tuple(data), (pool, *storage), uses)
+    return Program(kernel, arch, bytecode, code, specials, tuple(data.values()), (pool, *storage), uses)
 
 
 def launch(
@@ -253,8 +238,8 @@ def launch(
         raise ValueError(f"completion {completion!r} is neither 'eager' nor 'late'")
     if check not in {None, "race"}:
         raise ValueError(f"check {check!r} is neither None nor 'race'")
-    shared = _check(program, config, params)
     code, info = program.observed if check else (program.code, None)
+    shared = check_launch(program.kernel, program.arch, program.bytecode.dynamic_at, config, params)
     block = np.zeros(len(params) + 512, np.uint8)
     start = -block.ctypes.data % 256
     block[start : start + len(params)] = np.frombuffer(params, np.uint8)
@@ -299,45 +284,3 @@ def launch(
         raise faults.describe(program.kernel, config.grid, tuple(regions), stop)
     seen = faults.notes(program.kernel, config.grid, notes[: state.note_count], program.bytecode.shared)
     return LaunchStats(state.instructions, state.lane_instructions, seconds, state.order_dependent, seen, processor)
-
-
-def _check(program: Program, config: LaunchConfig, params: bytes) -> int:
-    """Shared memory of a CTA in bytes.
-
-    Raises:
-        DeviceError: a limit of the architecture or a directive of the kernel is not respected.
-    """
-    name, directives = program.name, program.kernel.directives
-    for what, sizes in (("grid", config.grid), ("block", config.block), ("cluster", config.cluster)):
-        if len(sizes) != 3 or min(sizes) < 1:
-            raise DeviceError(f"{name}: {what} {sizes} must be three positive numbers")
-    threads = int(np.prod(config.block))
-    if threads > MAX_THREADS or config.block[2] > 64:
-        raise DeviceError(f"{name}: block {config.block} has {threads} threads; at most {MAX_THREADS}, and 64 in z")
-    if config.grid[0] >= 1 << 31 or max(config.grid[1:]) > 65535:
-        raise DeviceError(f"{name}: grid {config.grid} is beyond (2^31 - 1, 65535, 65535)")
-    required = directives.get("reqntid")
-    if required is not None and (*required, 1, 1)[:3] != tuple(config.block):
-        raise DeviceError(f"{name}: block {config.block}, but the kernel requires {required} (.reqntid)")
-    allowed = directives.get("maxntid")
-    if allowed is not None and threads > int(np.prod(allowed)):
-        raise DeviceError(f"{name}: block {config.block} has {threads} threads; the kernel allows {allowed} (.maxntid)")
-    required = directives.get("reqnctapercluster")
-    if required is not None and (*required, 1, 1)[:3] != tuple(config.cluster):
-        raise DeviceError(f"{name}: cluster {config.cluster}, but the kernel requires {required} (.reqnctapercluster)")
-    if int(np.prod(config.cluster)) > MAX_CLUSTER:
-        raise DeviceError(f"{name}: cluster {config.cluster} has more than {MAX_CLUSTER} CTAs")
-    if any(grid % cluster for grid, cluster in zip(config.grid, config.cluster, strict=True)):
-        raise DeviceError(f"{name}: grid {config.grid} is not a multiple of cluster {config.cluster}")
-    if len(params) != program.param_bytes:
-        raise DeviceError(f"{name}: {len(params)} parameter bytes given, the kernel has {program.param_bytes}")
-    if len(params) > MAX_PARAM_BYTES:
-        raise DeviceError(f"{name}: {len(params)} parameter bytes; at most {MAX_PARAM_BYTES}")
-    if config.dynamic_shared < 0:
-        raise DeviceError(f"{name}: {config.dynamic_shared} bytes of dynamic shared memory")
-    shared = program.bytecode.dynamic_at + config.dynamic_shared
-    if shared > MAX_SHARED[program.arch]:
-        raise DeviceError(
-            f"{name}: {shared} bytes of shared memory a CTA; {program.arch} has {MAX_SHARED[program.arch]}"
-        )
-    return shared

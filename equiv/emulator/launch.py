@@ -11,6 +11,14 @@ if TYPE_CHECKING:
 Dim = tuple[int, int, int]
 
 LIMIT_GRID = (2**31 - 1, 65535, 65535)
+LIMIT_BLOCK = (1024, 1024, 64)
+LIMIT_THREADS = 1024
+LIMIT_CLUSTER = 16
+"""CTAs; more than 8 need leave, which hosts here always give."""
+
+LIMIT_PARAMS = 32764
+"""Bytes of kernel parameters."""
+
 LIMIT_SHARED = 232448
 """Bytes of static and dynamic shared memory a block may have on sm_90 and sm_100: 227 KiB."""
 
@@ -26,6 +34,8 @@ class Launch:
         attributes: launch attributes that are set: `programmatic_serialization`, `cooperative`, `priority`.
         params: the parameter block as the kernel reads it.
         tensors: (argument name, torch tensor) of every tensor known to be passed.
+        configuration: what the kernel was specialised for, as far as its host says: `BLOCK=64, num_warps=4, ...`.
+        trial: autotuning tries a configuration.
     """
 
     image: str
@@ -37,13 +47,16 @@ class Launch:
     attributes: Mapping[str, int]
     params: bytes
     tensors: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
+    configuration: str = ""
+    trial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchCount:
     """What one finished launch took: instructions as executed by warps and by active lanes, seconds.
 
-    `seconds` are those of the clock on the wall, `processor` those that the processor spent on it.
+    `seconds` are those of the clock on the wall, `processor` those that the processor spent on it. The other fields are
+    those of `Launch`.
     """
 
     image: str
@@ -56,3 +69,5 @@ class LaunchCount:
     lane_instructions: int
     seconds: float
     processor: float = 0.0
+    configuration: str = ""
+    trial: bool = False

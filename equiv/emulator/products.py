@@ -26,7 +26,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from equiv.emulator.dataflow import Block, blocks, read, written
-from equiv.emulator.ptx import Address, Immediate, Instruction, Kernel, Operand, Register
+from equiv.emulator.ptx import Address, Immediate, Instruction, Kernel, Operand, Register, Symbol
 
 TYPES = frozenset({"f32", "f64", "f16", "bf16", "f16x2", "bf16x2", "f32x2"})
 MOVES = frozenset({"mov.b16", "mov.b32", "mov.b64", "mov.f32", "mov.f64", "mov.u16", "mov.u32", "mov.u64"})
@@ -145,7 +145,7 @@ def _products(kernel: Kernel) -> list[Product]:
     for index, one in enumerate(instructions):
         for name in read(one):
             first_read.setdefault(name, index)
-    fixed = _fixed(instructions, times_written)
+    fixed = _fixed(kernel, times_written)
     anywhere: dict[str, _Held] = {}  # registers that hold a product which may be fused across blocks
     for block in blocks(kernel):
         holds = dict(anywhere)
@@ -184,15 +184,21 @@ def _escape(block: Block, holds: dict[str, _Held], anywhere: dict[str, _Held]) -
             product.escapes = True
 
 
-def _fixed(instructions: tuple[Instruction, ...], times_written: Counter[str]) -> set[str]:
-    """Registers that hold a constant or a kernel parameter, negated perhaps, wherever they are read."""
+def _fixed(kernel: Kernel, times_written: Counter[str]) -> set[str]:
+    """Registers that hold a constant or a kernel parameter, negated perhaps, wherever they are read.
+
+    What `ld.param` reads of a function's parameters or of a call's results is neither.
+    """
     found: set[str] = set()
-    for one in instructions:
+    params = {param.name for param in kernel.params}
+    for one in kernel.instructions:
         target = written(one)
         if len(target) != 1 or times_written[target[0]] != 1 or one.guard is not None or len(one.operands) != 2:
             continue
         source, head = one.operands[1], one.opcode.partition(".")[0]
-        parameter = isinstance(source, Address) and one.opcode.startswith("ld.param.")
+        parameter = isinstance(source, Address) and one.opcode.startswith("ld.param.") and bool(params)
+        if parameter and isinstance(source, Address) and isinstance(source.base, Symbol):
+            parameter = source.base.name in params
         if parameter or (head in {"mov", "neg"} and _is_fixed(source, found)):
             found.add(target[0])
     return found

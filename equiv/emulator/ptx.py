@@ -85,7 +85,8 @@ class Instruction:
 
     Attributes:
         opcode: with all its modifiers, as spelt: `ld.global.v4.b32`.
-        operands: in PTX order, destination first where there is one.
+        operands: in PTX order, destination first where there is one. Of a `call` always a vector of what it returns,
+            the callee, a vector of arguments, and for an indirect call its list of targets or prototype.
         guard: name of the guard predicate register, or None.
         guard_negated: True for `@!p`.
         line: one-based line of the PTX text.
@@ -114,7 +115,10 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A `.shared`, `.local`, `.global` or `.const` variable; size 0 for an `.extern .shared` array sized at launch."""
+    """A variable: `shared`, `local`, `global`, `const`, or `param`, which is an argument or result of a call.
+
+    Its size is 0 for an `.extern .shared` array sized at launch.
+    """
 
     name: str
     space: str
@@ -126,7 +130,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One `.entry`.
+    """One `.entry`, or the body of a function.
 
     Attributes:
         labels: label -> index into `instructions` (may equal their number: a label at the end).
@@ -134,6 +138,7 @@ class Kernel:
         directives: `reqntid`, `maxntid`, `reqnctapercluster`, `explicitcluster`, ... -> their numbers.
         branch_targets: label of a `.branchtargets` list -> its labels, in order.
         body: (first, last + 1) character in `Module.text` of what stands between the kernel's braces.
+        results: registers that a function returns, so that they are live at its end.
     """
 
     name: str
@@ -145,6 +150,26 @@ class Kernel:
     directives: dict[str, tuple[int, ...]]
     branch_targets: dict[str, tuple[str, ...]] = field(default_factory=dict)
     body: tuple[int, int] = (0, 0)
+    results: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Formal:
+    """A parameter or result of a function; `space` is `param` or `reg`, its size in bytes."""
+
+    name: str
+    space: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """One `.func`; `body` is None where it is only declared. `equiv.emulator.inline` puts it into kernels."""
+
+    name: str
+    returns: tuple[Formal, ...]
+    params: tuple[Formal, ...]
+    body: Kernel | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,3 +181,9 @@ class Module:
     kernels: dict[str, Kernel]
     variables: tuple[Variable, ...]
     text: str
+    functions: dict[str, Function] = field(default_factory=dict)
+
+    @property
+    def bodies(self) -> tuple[Kernel, ...]:
+        """All kernels, and the bodies of all functions."""
+        return (*self.kernels.values(), *(one.body for one in self.functions.values() if one.body is not None))

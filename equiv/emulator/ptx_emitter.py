@@ -25,7 +25,7 @@ from equiv.emulator.ptx import (
 
 
 def emit(module: Module, *kernels: Kernel) -> str:
-    """The module's text with the kernels of those names replaced by `kernels`, changed copies of them.
+    """The module's text with the kernels and functions of those names replaced by `kernels`, changed copies of them.
 
     Labels, variables and directives must be the originals'. A register of a nested scope that a changed instruction
     names becomes one of the kernel, since the scopes of the text may not reach that far.
@@ -34,8 +34,9 @@ def emit(module: Module, *kernels: Kernel) -> str:
         ValueError: the module has no kernel of that name, or an instruction's span is none of its.
     """
     text, position = [], 0
+    originals = {one.name: one for one in module.bodies}
     for kernel in sorted(kernels, key=lambda one: one.body):
-        original = module.kernels.get(kernel.name)
+        original = originals.get(kernel.name)
         if original is None:
             raise ValueError(f"the module has no kernel {kernel.name}")
         text += [module.text[position : original.body[0]], _body(module, original, kernel)]
@@ -95,6 +96,10 @@ def _name(name: str, hoisted: set[str]) -> str:
 
 def _instruction(one: Instruction, hoisted: set[str]) -> str:
     guard = "" if one.guard is None else f"@{'!' if one.guard_negated else ''}{_name(one.guard, hoisted)} "
+    if one.opcode.partition(".")[0] == "call":
+        returns, callee, arguments, *targets = (_operand(operand, hoisted) for operand in one.operands)
+        parts = [f"({returns[1:-1]})"] if returns != "{}" else []
+        return f"{guard}{one.opcode} {', '.join([*parts, callee, f'({arguments[1:-1]})', *targets])};"
     return f"{guard}{one.opcode} {', '.join(_operand(operand, hoisted) for operand in one.operands)};"
 
 

@@ -1,4 +1,4 @@
-"""The statements of a kernel: registers, labels, nested scopes, instructions and their operands."""
+"""The statements of a kernel or function: registers, labels, nested scopes, instructions and their operands."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from bisect import bisect_left
 
 from equiv.emulator.ptx import (
     Address,
+    Formal,
     Immediate,
     Instruction,
     Kernel,
@@ -21,7 +22,6 @@ from equiv.emulator.ptx import (
     Vector,
 )
 from equiv.emulator.ptx_cursor import SPACES, TYPE_BYTES, Cursor
-from equiv.errors import UnknownInstructionError
 
 _VECTOR_SPECIALS = ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
 _SCALAR_SPECIALS = (
@@ -38,7 +38,7 @@ _SPECIALS = frozenset(
 
 
 class Body:
-    """The statements between a kernel's braces; `names` are those of the module's variables."""
+    """The statements between a kernel's braces; `names` are those of the module's variables and functions."""
 
     def __init__(
         self,
@@ -57,6 +57,7 @@ class Body:
         self.registers: dict[str, str] = {}
         self.variables: list[Variable] = []
         self.branch_targets: dict[str, tuple[str, ...]] = {}
+        self.results: tuple[str, ...] = ()
         self.scopes: list[dict[str, Operand]] = [names, {param.name: Symbol(param.name) for param in params}]
         self.suffixes = [""]
         self.scope_count = 0
@@ -98,7 +99,15 @@ class Body:
             self.directives,
             self.branch_targets,
             body,
+            self.results,
         )
+
+    def declare_formals(self, returns: tuple[Formal, ...], params: tuple[Formal, ...], types: dict[str, str]) -> None:
+        """Make a function's parameters and results known; `types` are those of the registers among them."""
+        for formal in (*returns, *params):
+            self.scopes[-1][formal.name] = (Symbol if formal.space == "param" else Register)(formal.name)
+        self.registers.update(types)
+        self.results = tuple(formal.name for formal in returns if formal.space == "reg")
 
     def declare_labels(self, brace: int) -> None:
         """Make the labels of the block that opens here known, ahead of its statements: a branch may go forward."""
@@ -156,7 +165,7 @@ class Body:
                 parser.at += 1
             self.branch_targets[name] = tuple(targets)
         elif following in {".calltargets", ".callprototype"}:
-            raise UnknownInstructionError(following, "calls are not supported", parser.tokens.line(parser.at))
+            parser.skip_statement()  # only indirect calls name it, and those are refused where they are made
         elif name in self.labels:
             raise parser.fail(f"label {name} stands twice", parser.at - 2)
         else:
@@ -207,10 +216,10 @@ class Body:
                 raise parser.fail(f"the guard {parser.values[parser.at - 1]!r} is not a register", start)
             guard = register.name
         opcode = parser.word("an opcode")
-        if opcode == "call" or opcode.startswith("call."):
-            raise UnknownInstructionError(opcode, "calls are not supported", tokens.line(start))
-        operands = []
-        if not parser.accept(";"):
+        operands: list[Operand] = []
+        if opcode in {"call", "call.uni"}:
+            operands = self.call()
+        elif not parser.accept(";"):
             operands.append(self.operand())
             while parser.accept(","):
                 operands.append(self.operand())
@@ -219,6 +228,30 @@ class Body:
         self.instructions.append(
             Instruction(opcode, tuple(operands), guard, negated, tokens.line(start), self.source, span)
         )
+
+    def call(self) -> list[Operand]:
+        """What follows `call`: `(results), callee, (arguments), targets;`, of which only the callee must be there."""
+        parser = self.parser
+        returns = self.arguments()
+        if returns:
+            parser.take(",")
+        operands: list[Operand] = [Vector(returns), self.operand()]
+        more = parser.accept(",")
+        listed = more and parser.values[parser.at] == "("
+        operands.append(Vector(self.arguments() if listed else ()))
+        if parser.accept(",") if listed else more:
+            operands.append(self.operand())
+        parser.take(";")
+        return operands
+
+    def arguments(self) -> tuple[Operand, ...]:
+        """A list in parentheses, empty if none stands here."""
+        parser, found = self.parser, []
+        if parser.accept("("):
+            while not parser.accept(")"):
+                found.append(self.operand())
+                parser.accept(",")
+        return tuple(found)
 
     def operand(self) -> Operand:
         """One operand."""

@@ -1,13 +1,13 @@
 """Reads PTX text into the records of `equiv.emulator.ptx`: a recursive-descent parser over the tokens.
 
-Read in full: entries with their parameters and directives, variables of every space with number initialisers,
-registers, nested scopes, every operand form of those records. Refused by name: functions with a body and calls (the
-kernels this package verifies are inlined entirely), texture and sampler variables, initialisers that hold addresses.
+Read in full: entries and functions with their parameters and directives, variables of every space with number
+initialisers, registers, nested scopes, every operand form of those records. Refused by name: texture and sampler
+variables, initialisers that hold addresses.
 """
 
 from __future__ import annotations
 
-from equiv.emulator.ptx import Kernel, Module, Operand, Param, Symbol, Variable
+from equiv.emulator.ptx import Formal, Function, Kernel, Module, Operand, Param, Symbol, Variable
 from equiv.emulator.ptx_cursor import SPACES, TYPE_BYTES, Cursor
 from equiv.emulator.ptx_kernel import Body
 from equiv.emulator.ptx_tokens import END, Tokens, tokenize
@@ -21,7 +21,7 @@ def parse(text: str) -> Module:
 
     Raises:
         PtxSyntaxError: what stands there is not PTX that this parser reads; the line is one-based.
-        UnknownInstructionError: valid PTX that the emulator has no use for: calls, function bodies, textures.
+        UnknownInstructionError: valid PTX that the emulator has no use for: textures, parameters of variable length.
     """
     return _Parser(tokenize(text.rstrip("\0"))).module()
 
@@ -32,6 +32,7 @@ class _Parser(Cursor):
     def __init__(self, tokens: Tokens) -> None:
         super().__init__(tokens)
         self.globals: dict[str, Operand] = {}
+        self.functions: dict[str, Function] = {}
 
     def module(self) -> Module:
         version = target = ""
@@ -69,18 +70,40 @@ class _Parser(Cursor):
                 raise self.fail(f"unknown directive {word!r}", start)
         if not version or not target:
             raise PtxSyntaxError("no .version and .target", 1)
-        return Module(version, target, kernels, tuple(variables), self.tokens.text)
+        return Module(version, target, kernels, tuple(variables), self.tokens.text, self.functions)
 
     def function(self) -> None:
-        """A declaration is skipped (nothing can call it, since calls are refused); a body is refused."""
-        start = self.at
-        while self.values[self.at] not in {";", "{"}:
-            if self.kinds[self.at] == END:
-                raise self.fail("the text ends inside a .func", start)
-            self.at += 1
-        if self.values[self.at] == "{":
-            raise UnknownInstructionError(".func", "functions with a body are not supported", self.tokens.line(start))
-        self.at += 1
+        """A declaration, or a function with its body, behind the `.func`."""
+        types: dict[str, str] = {}
+        returns = self.formals(types)
+        name = self.word("a function name")
+        self.globals[name] = Symbol(name)
+        params = self.formals(types)
+        defined = self.directives("{", ";")
+        body = None
+        if defined is not None:
+            statements = Body(self, self.globals, name, (), defined)
+            statements.declare_formals(returns, params, types)
+            body = statements.kernel()
+        if body is not None or name not in self.functions:
+            self.functions[name] = Function(name, returns, params, body)
+
+    def formals(self, types: dict[str, str]) -> tuple[Formal, ...]:
+        """Parameters or results of a function, in parentheses if any; the types of registers go into `types`."""
+        found = []
+        if self.accept("("):
+            while not self.accept(")"):
+                if self.accept(".reg"):
+                    kind, name = self.word("a register type")[1:], self.word("a parameter name")
+                    if kind not in TYPE_BYTES:
+                        raise self.fail(f"unknown register type .{kind}", self.at - 2)
+                    types[name] = kind
+                    found.append(Formal(name, "reg", TYPE_BYTES[kind]))
+                else:
+                    param = self.param([])
+                    found.append(Formal(param.name, "param", param.size))
+                self.accept(",")
+        return tuple(found)
 
     def entry(self) -> Kernel:
         name = self.word("a kernel name")
@@ -89,8 +112,14 @@ class _Parser(Cursor):
             while not self.accept(")"):
                 params.append(self.param(params))
                 self.accept(",")
+        return Body(self, self.globals, name, tuple(params), self.directives("{") or {}).kernel()
+
+    def directives(self, opening: str, instead: str = "") -> dict[str, tuple[int, ...]] | None:
+        """The directives in front of a body and its opening brace; None if `instead` stands there."""
         directives: dict[str, tuple[int, ...]] = {}
-        while not self.accept("{"):
+        while not self.accept(opening):
+            if self.accept(instead):
+                return None
             word = self.word("a kernel directive")
             if word == ".pragma":
                 self.skip_statement()
@@ -100,7 +129,7 @@ class _Parser(Cursor):
                 numbers.append(self.integer())
                 self.accept(",")
             directives[word[1:]] = tuple(numbers)
-        return Body(self, self.globals, name, tuple(params), directives).kernel()
+        return directives
 
     def param(self, before: list[Param]) -> Param:
         self.take(".param")
@@ -120,6 +149,8 @@ class _Parser(Cursor):
                 raise self.fail(f"unknown parameter attribute {word!r}", self.at - 1)
         name = self.word("a parameter name")
         if self.accept("["):
+            if self.values[self.at] == "]":
+                raise UnknownInstructionError(f".param {name}[]", "no length", self.tokens.line(self.at))
             size *= self.integer()
             self.take("]")
         if not size:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from equiv.cache import write_atomic
 from equiv.emulator.content import CHUNK, BlobStore, Content, Extent
-from equiv.emulator.launch import LIMIT_GRID, LIMIT_SHARED, Dim
+from equiv.emulator.launch import LIMIT_BLOCK, LIMIT_CLUSTER, LIMIT_GRID, LIMIT_PARAMS, LIMIT_SHARED, Dim
 from equiv.emulator.store import ARCHITECTURES, ImageStore
 from equiv.errors import RecordError
 
@@ -26,9 +26,6 @@ SCHEMA = 1
 """Version of the capture files; another one is not read."""
 
 LARGEST_BUFFER = 1 << 40
-LARGEST_PARAMS = 32764
-"""Bytes of kernel parameters that an architecture can take at all."""
-
 ATTRIBUTES = ("cooperative", "priority", "programmatic_serialization")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+#-]{0,199}")
@@ -251,8 +248,8 @@ def _read_launch(launch: _Field) -> LaunchRecord:
         arch=launch["arch"].choice(ARCHITECTURES),
         toolchain={name: toolchain[name].text() for name in toolchain.data},
         grid=launch["grid"].dims(LIMIT_GRID),
-        block=launch["block"].dims((1024, 1024, 64)),
-        cluster=launch["cluster"].dims((16, 16, 16)),
+        block=launch["block"].dims(LIMIT_BLOCK),
+        cluster=launch["cluster"].dims((LIMIT_CLUSTER,) * 3),
         dynamic_shared=launch["dynamic_shared"].integer(0, LIMIT_SHARED),
         attributes={name: attributes[name].integer(-(2**31), 2**31 - 1) for name in attributes.data},
         params=params,
@@ -264,8 +261,8 @@ def _read_launch(launch: _Field) -> LaunchRecord:
 
 def _read_params(field: _Field) -> bytes:
     text = field.text(re.compile(r"([0-9a-f]{2})*"))
-    if len(text) > 2 * LARGEST_PARAMS:
-        raise field.wrong(f"at most {LARGEST_PARAMS} bytes in hexadecimal")
+    if len(text) > 2 * LIMIT_PARAMS:
+        raise field.wrong(f"at most {LIMIT_PARAMS} bytes in hexadecimal")
     return bytes.fromhex(text)
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from equiv.emulator import contraction, ptx_parser
 from equiv.emulator.device import EmulatedDevice
 from equiv.emulator.engine import LaunchConfig
-from equiv.emulator.launch import Launch, LaunchCount
 from equiv.emulator.reference import engine as reference
 from equiv.emulator.store import shared_store
 from equiv.emulator.trace import Tracer
 from equiv.errors import DeviceError
 
 if TYPE_CHECKING:
+    from equiv.emulator.launch import Launch, LaunchCount
     from equiv.emulator.ptx import Module
 
 
@@ -39,16 +39,14 @@ class TracingDevice(EmulatedDevice):
         self.tracer = Tracer()
         self._traced: dict[tuple[str, str], Any] = {}
 
-    def run(self, launch: Launch) -> None:
+    def run(self, launch: Launch) -> LaunchCount:
         """Runs one launch through the portable engine: as on an emulated device, but slow and followed."""
         program = self._prepare(launch.image, launch.kernel).program
         config = LaunchConfig(launch.grid, launch.block, launch.cluster, launch.dynamic_shared)
         with self._adopted(launch):
             self.tracer.begin()
             stats = reference.launch(program, config, launch.params, self.memory, observer=self.tracer)
-        counts = (stats.warp_instructions, stats.lane_instructions, stats.seconds)
-        shape = (launch.grid, launch.block, launch.cluster, launch.dynamic_shared)
-        self.launches.append(LaunchCount(launch.image, launch.kernel, *shape, *counts))
+        return self._counted(launch, stats)
 
     def _prepare(self, name: str, kernel: str) -> Any:  # noqa: ANN401  as the base class, of another engine's program
         found = self._traced.get((name, kernel))
@@ -59,7 +57,6 @@ class TracingDevice(EmulatedDevice):
                     f"{kernel}: no PTX is known for the cubin {name}; compile it inside `device.active()`"
                 )
             module = ptx_parser.parse(image.ptx)
-            contracted, _ = contraction.contract(module.kernels[kernel])
-            program = reference.load(replace(module, kernels={kernel: contracted}), kernel, self.arch)
+            program = reference.load(contraction.contract_all(module, kernel), kernel, self.arch)
             found = self._traced[name, kernel] = _Prepared(image, module, program)
         return found

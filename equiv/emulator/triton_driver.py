@@ -8,10 +8,7 @@ its launch.
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
-import operator
-import struct
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -21,20 +18,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 from equiv.emulator.launch import Launch
 from equiv.emulator.scope import replaced
 from equiv.emulator.store import Image, digest, shared_store
+from equiv.emulator.triton_arguments import flatten, lay_out, pack
+from equiv.emulator.triton_tuning import Tuning
 from equiv.errors import DeviceError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from equiv.emulator.launch import LaunchCount
     from equiv.emulator.ptx import Param
 
 VERSIONS = ((3, 6), (3, 7), (3, 8))
 """Minor versions whose driver interface this module speaks."""
 
 WARP = 32
-
-INTEGERS = {"i1": 1, "i8": 1, "u1": 1, "u8": 1, "i16": 2, "u16": 2, "i32": 4, "u32": 4, "i64": 8, "u64": 8}
-"""Triton type -> bytes of the parameter."""
 
 
 class Target(Protocol):
@@ -49,7 +46,7 @@ class Target(Protocol):
         """The parameter list of a kernel."""
         ...
 
-    def run(self, launch: Launch) -> None:
+    def run(self, launch: Launch) -> LaunchCount:
         """Runs a kernel to its end."""
         ...
 
@@ -64,6 +61,7 @@ def active(device: Target) -> Iterator[None]:
     """Triton compiles for `device` and launches on it inside the block.
 
     FP fusion (`mul`, `add` -> `fma`) is on, whatever the environment says: it is Triton's default, and it decides bits.
+    Autotuned kernels choose as `triton_tuning` says.
 
     Raises:
         UnsupportedError: the installed version is not one of `VERSIONS`.
@@ -75,10 +73,13 @@ def active(device: Target) -> Iterator[None]:
     from triton import knobs
     from triton.runtime import driver
 
+    outer = vars(driver)["_active"]
+    chosen = outer if isinstance(outer, Driver) and outer.device is device else Driver(device)
     with ExitStack() as stack:
         stack.enter_context(knobs.language.scope())
         knobs.language.default_fp_fusion = True
-        stack.enter_context(replaced(driver, "_active", Driver(device)))
+        stack.enter_context(replaced(driver, "_active", chosen))
+        stack.enter_context(chosen.tuning.active())
         yield
 
 
@@ -123,10 +124,11 @@ class Driver:
     def __init__(self, device: Target) -> None:
         self.device = device
         self.utils = _Utilities(device)
+        self.tuning = Tuning()
 
     def launcher_cls(self, source: Any, metadata: Any) -> Launcher:  # noqa: ANN401
         """A launcher for one compiled kernel."""
-        return Launcher(self.device, source, metadata)
+        return Launcher(self.device.arch, source, metadata)
 
     def get_current_device(self) -> int:
         """A number of its own for each architecture: Triton's caches of compiled kernels are keyed by it alone."""
@@ -174,14 +176,8 @@ class Driver:
         return kind
 
     def get_benchmarker(self) -> Callable[..., Any]:
-        """What autotuning calls: times of an emulator say nothing about a GPU."""
-
-        def refuse(*_: object, **__: object) -> None:
-            raise UnsupportedError(
-                "triton:autotune", f"{self.device.name} does not time kernels; give one configuration"
-            )
-
-        return refuse
+        """What autotuning asks for times."""
+        return self.tuning.benchmark
 
     @staticmethod
     def is_active() -> bool:
@@ -190,15 +186,16 @@ class Driver:
 
 
 class Launcher:
-    """Launches one compiled kernel."""
+    """Launches one compiled kernel, on the device of the driver that is active then: Triton keeps launchers."""
 
-    def __init__(self, device: Target, source: Any, metadata: Any) -> None:  # noqa: ANN401
-        self._device = device
+    def __init__(self, arch: str, source: Any, metadata: Any) -> None:  # noqa: ANN401
+        self._arch = arch
         self._metadata = metadata
         _refuse_unknown(metadata)
         names = getattr(getattr(source, "fn", None), "arg_names", [str(key) for key in source.signature])
         self._signature = tuple(zip(names, source.signature.values(), strict=True))
-        _keep_image(source, metadata, device.arch)
+        self._configuration = _configuration(source, metadata, [name for name, _ in self._signature])
+        _keep_image(source, metadata, arch)
 
     def __call__(  # noqa: PLR0917  Triton's convention, not ours
         self,
@@ -214,13 +211,16 @@ class Launcher:
         *arguments: object,
     ) -> None:
         """Triton's calling convention, the same in all of `VERSIONS`."""
-        metadata = self._metadata
-        flat = list(_flatten(self._signature, arguments))
+        metadata, driver = self._metadata, self._driver()
+        device, tuning = driver.device, driver.tuning
+        flat = list(flatten(self._signature, arguments, getattr(metadata, "tensordesc_meta", None)))
         tensors = [(name, value) for name, kind, value in flat if kind.startswith("*") and hasattr(value, "data_ptr")]
-        scratch = self._scratch(grid_x * grid_y * grid_z * metadata.num_ctas)
-        tensors += [(name, value) for name, value in scratch if value is not None]
+        tensors += _described(self._signature, arguments)
+        scratch, address = self._scratch(grid_x * grid_y * grid_z * metadata.num_ctas)
+        if scratch is not None:
+            tensors.append(("global_scratch", scratch))
         values = [pack(name, kind, value) for name, kind, value in flat]
-        values += [pack(name, "*i8", value) for name, value in scratch]
+        values += [pack("global_scratch", "*i8", address), pack("profile_scratch", "*i8", None)]
         attributes = {
             "programmatic_serialization": metadata.launch_pdl,
             "cooperative": metadata.launch_cooperative_grid,
@@ -228,8 +228,8 @@ class Launcher:
         if enter_hook is not None:
             enter_hook(launch_metadata)
         if grid_x * grid_y * grid_z > 0:
-            parameters = self._device.parameters(function.image, function.kernel)
-            self._device.run(
+            parameters = device.parameters(function.image, function.kernel)
+            count = device.run(
                 Launch(
                     image=function.image,
                     kernel=function.kernel,
@@ -240,79 +240,54 @@ class Launcher:
                     attributes={name: int(value) for name, value in attributes.items() if value},
                     params=lay_out(function.kernel, parameters, values),
                     tensors=tuple(tensors),
+                    configuration=self._configuration,
+                    trial=tuning.trial,
                 )
             )
+            tuning.executed += count.warp_instructions
         if exit_hook is not None:
             exit_hook(launch_metadata)
 
-    def _scratch(self, programs: int) -> list[tuple[str, object]]:
-        """The two pointers behind a kernel's own parameters; None where it needs no such memory."""
+    def _driver(self) -> Driver:
+        from triton.runtime import driver
+
+        active = driver.active
+        if not isinstance(active, Driver) or active.device.arch != self._arch:
+            raise DeviceError(f"{self._metadata.name} was compiled for an emulated {self._arch}, which is not active")
+        return active
+
+    def _scratch(self, programs: int) -> tuple[Any, int]:
+        """Global scratch memory and the address for the kernel to use; (None, 0) if it needs none."""
         from triton.runtime import _allocation
 
         size = getattr(self._metadata, "profile_scratch_size", 0)
         if size:
             raise UnsupportedError("triton:profile-scratch", f"{self._metadata.name} wants {size} bytes a program")
-        scratch = None
-        size = self._metadata.global_scratch_size
-        if size and programs:
-            allocate = _allocation._allocator.get()  # noqa: SLF001  where `triton.set_allocator` puts it
-            scratch = allocate(programs * size, self._metadata.global_scratch_align, 0)
-        return [("global_scratch", scratch), ("profile_scratch", None)]
+        size, align = programs * self._metadata.global_scratch_size, self._metadata.global_scratch_align
+        if not size:
+            return None, 0
+        allocate = _allocation._allocator.get()  # noqa: SLF001  where `triton.set_allocator` puts it
+        scratch = allocate(size, align, 0)
+        if scratch.data_ptr() % align:
+            # Allocators rely on torch, which aligns better on a GPU than on a CPU.
+            scratch = allocate(size + align, align, 0)
+        return scratch, -(-scratch.data_ptr() // align) * align
 
 
-def pack(name: str, kind: str, value: Any) -> bytes:  # noqa: ANN401
-    """One argument as the bytes of its kernel parameter, exactly as Triton's own launcher makes them.
-
-    Args:
-        name: of the argument, for messages.
-        kind: Triton's type in the signature: `*bf16`, `i32`, `fp32`. A `bf16` scalar is cut off, not rounded.
-        value: what the caller passed.
-
-    Raises:
-        UnsupportedError: a type that has no bytes here.
-        TypeError, OverflowError: the value does not fit the type.
-    """
-    if kind.startswith("*"):
-        return struct.pack("<Q", 0 if value is None else value if isinstance(value, int) else value.data_ptr())
-    if kind in INTEGERS:
-        number = operator.index(value)
-        if not -(2**63) <= number < 2**64:
-            raise OverflowError(f"argument {name}: {number} does not fit 64 bits")
-        return (number & ((1 << 8 * INTEGERS[kind]) - 1)).to_bytes(INTEGERS[kind], "little")
-    if kind == "fp64":
-        return struct.pack("<d", float(value))
-    if kind == "fp16":
-        return struct.pack("<e", float(value))
-    if kind in {"fp32", "f32", "bf16"}:
-        single = bytes(memoryview(ctypes.c_float(float(value))))
-        return single[2:] if kind == "bf16" else single
-    raise UnsupportedError(f"triton:argument:{kind}", f"argument {name}; tensor descriptors are not emulated yet")
-
-
-def lay_out(kernel: str, parameters: Sequence[Param], values: Sequence[bytes]) -> bytes:
-    """The parameter block of a kernel.
-
-    Raises:
-        DeviceError: number or sizes of the values do not fit the kernel's parameter list; the first misfit is named.
-    """
-    sizes = [len(value) for value in values]
-    wanted = [parameter.size for parameter in parameters]
-    # A compiler may leave scratch pointers out of the list; they are null then.
-    if sizes[: len(wanted)] != wanted or any(any(value) for value in values[len(wanted) :]):
-        raise DeviceError(f"{kernel}: its parameters take {wanted} bytes, the launch gives {sizes}")
-    block = bytearray(max((parameter.offset + parameter.size for parameter in parameters), default=0))
-    for parameter, value in zip(parameters, values, strict=False):
-        block[parameter.offset : parameter.offset + parameter.size] = value
-    return bytes(block)
-
-
-def _flatten(signature: Sequence[tuple[str, Any]], arguments: Sequence[Any]) -> Iterator[tuple[str, str, Any]]:
-    """(name, type, value) of every argument that becomes a parameter: constants, `None` and ints equal to 1 do not."""
+def _described(signature: Sequence[tuple[str, Any]], arguments: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    """(name, tensor) of the host tensor descriptors among the arguments."""
     for (name, kind), value in zip(signature, arguments, strict=True):
         if isinstance(kind, tuple):
-            yield from _flatten([(f"{name}.{index}", one) for index, one in enumerate(kind)], value)
-        elif kind != "constexpr":
-            yield name, kind, value
+            yield from _described([(f"{name}.{index}", one) for index, one in enumerate(kind)], value)
+        elif kind.startswith("tensordesc"):
+            yield name, value.base
+
+
+def _configuration(source: Any, metadata: Any, names: Sequence[str]) -> str:  # noqa: ANN401
+    """What a kernel was specialised for: its constants by name, then warps, stages and CTAs a cluster."""
+    constants = {names[path[0]]: value for path, value in getattr(source, "constants", {}).items() if len(path) == 1}
+    constants |= {name: getattr(metadata, name) for name in ("num_warps", "num_stages", "num_ctas")}
+    return ", ".join(f"{name}={value}" for name, value in constants.items())
 
 
 def _refuse_unknown(metadata: Any) -> None:  # noqa: ANN401

@@ -44,11 +44,11 @@ class Vouch:
 
 
 def vouch(module: Module, cubin: bytes | None, arch: str) -> Vouch:
-    """Compare all kernels of a module; whatever prevents it is the `detail` of a result that is not ok.
+    """Compare all kernels and functions of a module; whatever prevents it is the `detail` of a result that is not ok.
 
     The result is kept in the cache directory, keyed by both texts, the cubin and the tools' versions.
     """
-    contracted = emit(module, *(contract(kernel)[0] for kernel in module.kernels.values()))
+    contracted = emit(module, *(contract(kernel)[0] for kernel in module.bodies))
     try:
         tool = ptxas_for(module.text)
         versions = (str(tool), nvdisasm_version(), arch)

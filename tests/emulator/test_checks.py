@@ -140,8 +140,9 @@ def test_too_many_expected_bytes_are_told_by_who_waits_and_who_announced_them(co
     message = fails(body, DeadlockError, completion=completion)
     assert (
         "CTA (0, 0, 0) warp 1 lanes 0xffffffff wait for parity 0 of the mbarrier at CTA rank 0, offset 2560"
-        f" (`bar` + 0): 256 bytes are expected and have not come, bytes were last announced by PTX line"
-        f" {line('mbarrier.arrive', body)} `mbarrier.arrive.expect_tx.shared.b64`, bytes last came from PTX line {line('cp.async', body)}"
+        " (`bar` + 0): 256 bytes are expected and have not come, bytes were last announced by PTX line"
+        f" {line('mbarrier.arrive', body)} `mbarrier.arrive.expect_tx.shared.b64`, bytes last came from"
+        f" PTX line {line('cp.async', body)}"
     ) in message
     assert f": PTX line {line('mbarrier.try_wait', body)} `mbarrier.try_wait" in message
 

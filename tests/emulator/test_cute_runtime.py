@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -118,6 +119,20 @@ def test_nested_blocks_and_errors_put_everything_back(operands: Operands) -> Non
     assert dict(vars(environment)) == before
 
 
+def test_kernels_are_compiled_for_global_memory_as_for_a_gpu_also_with_operands_made_outside(
+    operands: Operands,
+) -> None:
+    device = Listener("sm_90a")
+    assert operands.cute[0].memspace.name == "generic"
+    with cute_runtime.active(device):
+        sample_cute.turn(*operands.cute, 1.0, STREAM)
+        sample_cute.turn(from_dlpack(operands.x), from_dlpack(operands.y), 1.0, STREAM)
+    first, second = (shared_store().get(launch.image).ptx for launch, _ in device.raw)
+    assert "ld.global" in first
+    assert "st.global" in first
+    assert first == second
+
+
 def test_an_error_of_the_device_is_raised_by_the_call_and_the_next_call_works(operands: Operands) -> None:
     device = Listener("sm_90a")
     with cute_runtime.active(device):
@@ -137,6 +152,80 @@ def test_a_compiled_function_outside_every_block_says_so(operands: Operands) -> 
         DeviceError, match=r"compiled on an emulated device ran outside every `device\.active\(\)` block"
     ):
         compiled(*operands.cute, 1.0, STREAM)
+
+
+BOTH_SIDES = """if True:
+    import re, sys, sample_cute, torch
+    from cuda.bindings import driver
+    from cutlass import cute
+    from cutlass.base_dsl.common import DSLBaseError
+    from cutlass.cute.runtime import from_dlpack
+    from equiv.emulator import cute_runtime
+    from equiv.errors import DeviceError
+    from listener import Listener
+    x, y = torch.zeros(256), torch.zeros(256)
+    operands = from_dlpack(x), from_dlpack(y), 1.0, driver.CUstream(0)
+    device = Listener("sm_90a")
+    found = []
+
+    def outside():
+        found.append(cute.compile(sample_cute.turn, *operands, options="--gpu-arch=sm_100a"))
+        try:
+            found[-1](*operands)
+        except DSLBaseError as error:
+            print("driver:", re.search("cudaError[A-Za-z]+", str(error))[0])
+
+    def inside():
+        with cute_runtime.active(device):
+            sample_cute.turn(*operands)
+            cute.compile(sample_cute.turn, *operands)(*operands)
+        print("emulated:", len(device.raw))
+
+    for step in sys.argv[1:]:
+        {"outside": outside, "inside": inside}[step]()
+    with cute_runtime.active(device):
+        try:
+            found[0](*operands)
+        except DeviceError as error:
+            print("refused:", error)
+"""
+
+
+@pytest.mark.parametrize("order", ["outside inside", "inside outside", "inside outside inside outside"])
+def test_functions_for_a_gpu_and_emulated_ones_live_side_by_side_in_any_order(order: str) -> None:
+    steps = order.split()
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", BOTH_SIDES, *steps], env=environment, check=True, capture_output=True, text=True
+    )
+    lines = done.stdout.splitlines()
+    wanted = [f"emulated: {2 * (number // len(set(steps)) + 1)}" for number in range(len(steps))]
+    for step, line, emulated in zip(steps, lines, wanted, strict=False):
+        # Without a GPU the real runtime has an error of its own; the shim's would be Unknown or InitializationError.
+        if step == "inside":
+            assert line == emulated
+        else:
+            assert re.fullmatch(r"driver: cudaError(InsufficientDriver|NoDevice)", line)
+    assert re.fullmatch(
+        r"refused: cutlass_turn_\S+ was compiled for a GPU, outside every `device\.active\(\)` block, and called "
+        r"inside a block of listener:sm_90a; compile it inside the block",
+        lines[len(steps)],
+    )
+    assert len(lines) == len(steps) + 1
+
+
+def test_every_cuda_call_of_the_shipped_runtime_is_answered_or_refused_by_name() -> None:
+    shipped = [one for one in CuTeDSL._get_dsl().envar.shared_libs.split(os.pathsep) if "cute_dsl_runtime" in one]
+    table = subprocess.run(["nm", "-D", "--defined-only", *shipped], check=True, capture_output=True, text=True).stdout
+    calls = set(re.findall(r" T (_cu\w+|cuda_dialect_\w+library_once)$", table, re.MULTILINE))
+    with cute_shim.answering(Listener("sm_90a")) as shim:
+        assert calls
+        assert set(shim.symbols) == calls
+        refused = ctypes.CFUNCTYPE(ctypes.c_int)(shim.symbols["_cudaMalloc"])
+        assert refused() == cute_shim.FAILED
+        assert str(cute_shim.take_error()).startswith("needs cuda:_cudaMalloc: the emulated device does not offer")
+    exported = subprocess.run(["nm", "-D", "--defined-only", shim.path], check=True, capture_output=True, text=True)
+    assert {line.split()[-1] for line in exported.stdout.splitlines()} == {"equiv_shim_set", "equiv_shim_symbols"}
 
 
 def test_occupancy_hints_are_answered_from_the_devices_attributes(operands: Operands) -> None:

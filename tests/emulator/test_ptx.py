@@ -216,6 +216,7 @@ def test_debug_sections_pragmas_and_declarations_are_skipped() -> None:
         (".loc 3 1 0\nret;", ".loc names file 3, which no .file declares", 6),
         (".nonsense 4;", "unknown directive '.nonsense'", 5),
         ("{ ret;", "'{' without '}'", 4),
+        ("call.uni f;", "f is not declared", 5),
         (".shared .b8 x[2] = {1, 2, 3};", "the initialiser of x has 3 bytes, the variable 2", 5),
     ],
 )
@@ -229,9 +230,8 @@ def test_what_cannot_be_read_is_named_with_its_line(body: str, problem: str, lin
 @pytest.mark.parametrize(
     ("text", "instruction"),
     [
-        (".func f() { ret; }", ".func"),
-        (".entry k() { call.uni f; }", "call.uni"),
-        (".entry k() { x: .callprototype _ (.param .b32 a); ret; }", ".callprototype"),
+        (".func f(.param .b8 a[]) { ret; }", ".param a[]"),
+        (".extern .func f(.param .align 8 .b8 a[]);", ".param a[]"),
         (".global .texref t;", ".global .texref"),
     ],
 )

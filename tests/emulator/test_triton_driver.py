@@ -11,7 +11,6 @@ import triton
 from listener import Listener
 
 from equiv.emulator import triton_driver
-from equiv.emulator.ptx import Param
 from equiv.emulator.store import shared_store
 from equiv.errors import DeviceError, UnsupportedError
 
@@ -100,49 +99,33 @@ def test_an_error_of_the_device_is_raised_by_the_call(tensors: list[torch.Tensor
     assert caught.value is device.raising
 
 
-def test_autotuning_is_refused_in_words() -> None:
-    with triton_driver.active(Listener("sm_90a")), pytest.raises(UnsupportedError) as caught:
-        sample_triton.tuned[(2,)](torch.zeros(128))
-    assert str(caught.value) == ("needs triton:autotune: listener:sm_90a does not time kernels; give one configuration")
+def test_a_launch_says_what_its_kernel_was_specialised_for(tensors: list[torch.Tensor]) -> None:
+    device = Listener("sm_90a")
+    with triton_driver.active(device):
+        sample_triton.halve[(8,)](tensors[0], 0.5, BLOCK=128, num_warps=2)
+    (launch,) = device.launches
+    assert launch.configuration == "BLOCK=128, num_warps=2, num_stages=3, num_ctas=1"
+    assert launch.trial is False
+
+
+def test_a_kept_launcher_goes_to_the_device_that_is_active_and_to_none_of_another_kind() -> None:
+    first, second = Listener("sm_90a"), Listener("sm_90a")
+    x = torch.zeros(512)
+    with triton_driver.active(first):
+        compiled = sample_triton.halve[(4,)](x, 0.5, BLOCK=128)
+    run = compiled.run
+    arguments = (4, 1, 1, 0, compiled.function, None, None, None, None, x, 0.5, 128)
+    with triton_driver.active(second):
+        run(*arguments)
+    assert (len(first.launches), len(second.launches)) == (1, 1)
+    with (
+        triton_driver.active(Listener("sm_100a")),
+        pytest.raises(DeviceError, match="halve was compiled for an emulated sm_90a, which is not active"),
+    ):
+        run(*arguments)
 
 
 def test_another_version_is_refused_with_the_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_driver, "version", lambda _: "4.1.0")
     with pytest.raises(UnsupportedError, match=r"version 4\.1\.0 is installed; emulated devices know 3\.6, 3\.7, 3\.8"):
         triton_driver.active(Listener("sm_90a")).__enter__()
-
-
-@pytest.mark.parametrize(
-    ("kind", "value", "expected"),
-    [
-        ("i32", -2, "feffffff"),
-        ("u32", 2**32 - 2, "feffffff"),
-        ("i1", True, "01"),
-        ("i64", -1, "ff" * 8),
-        ("u8", 200, "c8"),
-        ("fp32", 0.1, "cdcccc3d"),
-        ("fp32", 1e300, "0000807f"),
-        ("fp64", 0.1, "9a9999999999b93f"),
-        ("fp16", 0.1, "662e"),
-        ("bf16", 1.00390624, "803f"),  # just below halfway to 0x3f81: cut off, as is everything
-        ("bf16", 1.0078124, "803f"),  # nearest would be 0x3f81
-        ("*fp32", None, "00" * 8),
-        ("*fp32", 0x1234, "3412000000000000"),
-    ],
-)
-def test_a_scalar_becomes_the_bytes_that_tritons_launcher_makes(kind: str, value: float | None, expected: str) -> None:
-    assert triton_driver.pack("x", kind, value).hex() == expected
-
-
-def test_an_argument_of_an_unknown_type_is_named() -> None:
-    with pytest.raises(UnsupportedError, match="argument map; tensor descriptors are not emulated yet"):
-        triton_driver.pack("map", "tensordesc<fp16[64, 64]>", None)
-
-
-def test_values_that_do_not_fit_the_parameter_list_are_refused_with_both_sizes() -> None:
-    parameters = [Param("p0", 8, 8, 0), Param("p1", 4, 4, 8)]
-    with pytest.raises(DeviceError, match=r"k: its parameters take \[8, 4\] bytes, the launch gives \[8, 8\]"):
-        triton_driver.lay_out("k", parameters, [bytes(8), bytes(8)])
-    with pytest.raises(DeviceError, match=r"gives \[8, 4, 8\]"):
-        triton_driver.lay_out("k", parameters, [bytes(8), bytes(4), b"\1" + bytes(7)])
-    assert triton_driver.lay_out("k", parameters, [bytes(8), b"abcd", bytes(8)]) == bytes(8) + b"abcd"

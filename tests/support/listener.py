@@ -6,6 +6,7 @@ import ctypes
 from typing import TYPE_CHECKING
 
 from equiv.emulator import ptx_parser
+from equiv.emulator.launch import LaunchCount
 from equiv.emulator.store import shared_store
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ class Listener:
     Attributes:
         launches: from Triton; raw: from CuTe host code, with the parameter values read out.
         raising: what the next launches raise.
+        costs: threads of a launch -> warp instructions that it pretends to take; 1 if not there.
     """
 
     def __init__(self, arch: str) -> None:
@@ -32,6 +34,7 @@ class Listener:
         self.launches: list[Launch] = []
         self.raw: list[tuple[RawLaunch, list[bytes]]] = []
         self.raising: BaseException | None = None
+        self.costs: dict[int, int] = {}
 
     def parameters(self, image: str, kernel: str) -> tuple[Param, ...]:
         return ptx_parser.parse(shared_store().get(image).ptx).kernels[kernel].params
@@ -39,10 +42,13 @@ class Listener:
     def static_shared(self, image: str, kernel: str) -> int:  # noqa: ARG002
         return 0
 
-    def run(self, launch: Launch) -> None:
+    def run(self, launch: Launch) -> LaunchCount:
         if self.raising is not None:
             raise self.raising
         self.launches.append(launch)
+        shape = (launch.grid, launch.block, launch.cluster, launch.dynamic_shared)
+        cost = self.costs.get(launch.block[0] * launch.grid[0], 1)
+        return LaunchCount(launch.image, launch.kernel, *shape, cost, 32 * cost, 0.0)
 
     def launch_raw(self, launch: RawLaunch) -> None:
         if self.raising is not None:

@@ -15,6 +15,8 @@ import numpy as np
 from equiv.emulator import faults
 from equiv.emulator.decode import decode
 from equiv.emulator.engine import DEFAULT_BUDGET, LaunchConfig, LaunchStats
+from equiv.emulator.inline import inline
+from equiv.emulator.loading import check_launch, place_variables
 from equiv.emulator.memory import Region
 from equiv.emulator.ptx import Instruction
 from equiv.emulator.reference import matrix, warps
@@ -73,26 +75,16 @@ def load(module: Module, kernel: str, arch: str) -> Program:
     """
     if kernel not in module.kernels:
         raise DeviceError(f"no kernel `{kernel}` in the module; it has {', '.join(module.kernels) or 'none'}")
-    chosen = module.kernels[kernel]
-    data, storage, places = [], [], {}
-    for variable in (*module.variables, *chosen.variables):
-        if variable.space not in {"global", "const"}:
-            continue
-        block = np.zeros(variable.size + 512, np.uint8)
-        start = -block.ctypes.data % 256
-        block[start : start + len(variable.initial)] = np.frombuffer(variable.initial, np.uint8)
-        address = block.ctypes.data + start
-        storage.append(block)
-        places[variable.name] = address
-        data.append(Region(address, max(variable.size, 1), f"variable {variable.name}", variable.space == "global"))
-    bytecode = decode(module, chosen, arch, places)
+    chosen = inline(module, module.kernels[kernel])
+    data, storage = place_variables(module, chosen)
+    bytecode = decode(module, chosen, arch, {name: region.address for name, region in data.items()})
     listed = (*chosen.instructions, Instruction("exit", ()))
     steps = tuple(prepare(one, decoded) for one, decoded in zip(listed, bytecode.instructions, strict=True))
     for one in steps:
         if one is not None and one.lane is None and not _known(one):
             problem = "the portable engine has no semantics for it"
             raise UnknownInstructionError(one.instruction.opcode, problem, one.instruction.line)
-    return Program(chosen, arch, bytecode, steps, tuple(data), tuple(storage))
+    return Program(chosen, arch, bytecode, steps, tuple(data.values()), storage)
 
 
 def launch(
@@ -108,7 +100,7 @@ def launch(
 
     The `observer` is told of every value that is made or moved.
     """
-    shared = program.bytecode.dynamic_at + config.dynamic_shared
+    shared = check_launch(program.kernel, program.arch, program.bytecode.dynamic_at, config, params)
     # As in the C engine the parameters can also be reached through a generic address.
     block = np.frombuffer(params or b"\0", np.uint8).copy()
     regions = [

@@ -318,7 +318,7 @@ def _szext(mods: Mods) -> Lane:
 
 def _cvt(mods: Mods) -> Lane:
     kind = mods["dtype"]
-    return (lambda a: _clamp(a, kind)) if mods["sat"] else lambda a: a
+    return (lambda a: _clamp(a, kind)) if mods.get("sat") else lambda a: a
 
 
 def _cvta(mods: Mods) -> Lane:
