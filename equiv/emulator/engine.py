@@ -33,6 +33,11 @@ _BYTES = re.compile(r"(?:ld|st)(?!\.(?:param|global|local|const)\b).*\.[bus]8|st
 _COMMUNICATES = re.compile(r"atom\.|ld\.(?:relaxed|acquire|volatile|mmio)\b|ld(?:\.global)?\.(?:cv|cg)\b")
 
 
+def communicates(kernel: Kernel) -> bool:
+    """Whether CTAs may wait for each other through global memory: the kernel has loads that see others' stores."""
+    return any(_COMMUNICATES.match(one.opcode) for one in kernel.instructions)
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchConfig:
     """Shape of a launch: CTAs, threads a CTA, CTAs a cluster, each (x, y, z); dynamic shared memory in bytes."""
@@ -125,8 +130,8 @@ class Program:
 
     @cached_property
     def may_spin(self) -> bool:
-        """Whether the kernel may wait for other CTAs through global memory: it has loads that see others' stores."""
-        return any(_COMMUNICATES.match(one.opcode) for one in self.kernel.instructions)
+        """Whether CTAs may wait for each other through global memory."""
+        return communicates(self.kernel)
 
     @cached_property
     def unit(self) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from equiv.emulator import origins
 from equiv.emulator.isa.table import TYPE_BITS
 from equiv.emulator.provenance import Graph, Node
+from equiv.emulator.reference import spaces
 from equiv.emulator.reference.machine import FULL, LANES
 from equiv.emulator.reference.steps import lanes_of
 
@@ -106,14 +107,11 @@ class Tracer:
                 args.append((nodes[lane] if nodes else None) or self.graph.const(value, len(old)))
         self._keep(warp, where, 0, self.graph.node(origins.name(step), args, None, len(new)), new)
 
-    def copied(self, warp: Warp, where: Place, source: int, count: int, size: int) -> None:
-        """Bytes keep their origin from global to shared memory."""
-        from equiv.emulator.reference import spaces
-
+    def copied(self, warp: Warp, where: Place, source: Place, count: int, size: int) -> None:
+        """Bytes keep their origin from one memory to another."""
         if count:
-            origin = spaces.Place("global", 0, source)
-            data = spaces.read(warp, origin, count)
-            self._keep(warp, where, 0, self._origin(warp, origin, 0, data), data)
+            data = spaces.read(warp, source, count)
+            self._keep(warp, where, 0, self._origin(warp, source, 0, data), data)
         if count < size:
             self._keep(warp, where, count, None, bytes(size - count))
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from equiv.errors import UsageError
 from equiv.rounding import formats
-from equiv.rounding.formats import BF16, E2M1, E4M3, E5M2, F16, F32, UE8M0, Format
+from equiv.rounding.formats import BF16, E2M1, E2M3, E3M2, E4M3, E5M2, F16, F32, UE8M0, Format
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -126,6 +126,8 @@ def _table() -> Mapping[str, Conversion]:
         Conversion("f16.f32.rn", F32, F16, Mode.RN, saturates=False),
         Conversion("e4m3.f32.rn.satfinite", F32, E4M3, Mode.RN, saturates=True),
         Conversion("e5m2.f32.rn.satfinite", F32, E5M2, Mode.RN, saturates=True),
+        Conversion("e2m3.f32.rn.satfinite", F32, E2M3, Mode.RN, saturates=True),
+        Conversion("e3m2.f32.rn.satfinite", F32, E3M2, Mode.RN, saturates=True),
         Conversion("e2m1.f32.rn.satfinite", F32, E2M1, Mode.RN, saturates=True),
         Conversion("ue8m0.f32.rz", F32, UE8M0, Mode.RZ, saturates=False),
         Conversion("ue8m0.f32.rp", F32, UE8M0, Mode.RP, saturates=False),
@@ -134,7 +136,7 @@ def _table() -> Mapping[str, Conversion]:
     ]
     widening = [
         Conversion(f"f32.{source.name}", source, F32, Mode.RN, saturates=False)
-        for source in (BF16, F16, E4M3, E5M2, E2M1, UE8M0)
+        for source in (BF16, F16, E4M3, E5M2, E2M3, E3M2, E2M1, UE8M0)
     ]
     return MappingProxyType({c.name: c for c in narrowing + widening})
 

@@ -37,11 +37,12 @@ def _prologue(columns: int, image_bytes: int) -> str:
     .reg .b32 %tm, %sm, %tid, %ta, %x, %y; .reg .pred %pt, %pf, %pe, %pd; .reg .b32 %v<128>; .reg .b32 %w<128>;
     mov.u32 %tid, %tid.x; mov.u32 %sm, buffer; setp.eq.u32 %pt, 0, 0; setp.eq.u32 %pf, 0, 1; setp.eq.u32 %pe, %tid, 0;
     ld.param.b64 %rd1, [image]; ld.param.b64 %rd2, [state]; ld.param.b64 %rd3, [out];
-    mov.u32 %r2, 0;
-FILL: shl.b32 %r4, %r2, 4; add.u32 %r5, %r4, %sm; cvt.u64.u32 %rd4, %r4; add.s64 %rd4, %rd4, %rd1;
+    mov.u32 %r2, %tid;
+FILL: setp.ge.u32 %p1, %r2, {image_bytes // 16}; @%p1 bra FILLED;
+    shl.b32 %r4, %r2, 4; add.u32 %r5, %r4, %sm; cvt.u64.u32 %rd4, %r4; add.s64 %rd4, %rd4, %rd1;
     ld.global.v4.b32 {{%r6,%r7,%r8,%r9}}, [%rd4]; st.shared.v4.b32 [%r5], {{%r6,%r7,%r8,%r9}};
-    add.u32 %r2, %r2, 1; setp.lt.u32 %p1, %r2, {image_bytes // 16}; @%p1 bra FILL;
-    setp.lt.u32 %p1, %tid, 32; @%pe mbarrier.init.shared::cta.b64 [barrier], 1;
+    add.u32 %r2, %r2, 128; bra FILL;
+FILLED: setp.lt.u32 %p1, %tid, 32; @%pe mbarrier.init.shared::cta.b64 [barrier], 1;
     @%p1 tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [slot], {columns};
     fence.proxy.async.shared::cta; bar.sync 0;
     ld.shared.b32 %tm, [slot]; shr.u32 %r3, %tid, 5; shl.b32 %r3, %r3, 21; add.u32 %ta, %tm, %r3;
@@ -88,9 +89,9 @@ def pair_text(body: str, columns: int, image_bytes: int) -> str:
     mul.wide.u32 %rd50, %r50, {512 * columns}; add.s64 %rd2, %rd2, %rd50;
     mul.wide.u32 %rd50, %r50, 65536; add.s64 %rd3, %rd3, %rd50;
     setp.eq.u32 %pf, %r50, 0; and.pred %pe, %pe, %pf; setp.eq.u32 %pf, 0, 1;
-    mov.u32 %r2, 0;
+    mov.u32 %r2, %tid;
 FILL:"""
-    return one.replace("mov.u32 %r2, 0;\nFILL:", own).replace(
+    return one.replace("mov.u32 %r2, %tid;\nFILL:", own).replace(
         "@%pe mbarrier.init", "setp.eq.u32 %p2, %tid, 0; @%p2 mbarrier.init"
     )
 

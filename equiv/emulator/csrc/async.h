@@ -66,14 +66,7 @@ static inline uint64_t reduce_element(uint32_t operation, uint32_t type, uint64_
                                          : bf16_max((uint32_t)x, (uint32_t)y);
     case ELEMENT_F32: return eq_add_rn((uint32_t)x, (uint32_t)y);
     case ELEMENT_F32_FTZ: return eq_add_rn_ftz((uint32_t)x, (uint32_t)y);
-    case ELEMENT_F64: {
-        double a, b;
-        memcpy(&a, &x, 8);
-        memcpy(&b, &y, 8);
-        a += b;
-        memcpy(&x, &a, 8);
-        return x;
-    }
+    case ELEMENT_F64: return eq64_add_rn(x, y);
     case ELEMENT_S32: return reduce_integer(operation, x, y, 32, 1);
     case ELEMENT_S64: return reduce_integer(operation, x, y, 64, 1);
     case ELEMENT_U64: return reduce_integer(operation, x, y, 64, 0);

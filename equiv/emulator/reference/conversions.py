@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     Vector = Callable[..., Any]
 
 INTEGERS = frozenset({"u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64"})
-_TINY = frozenset({"e4m3x2", "e5m2x2", "e2m1x2"})
+_TINY = frozenset({"e4m3x2", "e5m2x2", "e2m3x2", "e3m2x2", "e2m1x2"})
+_NARROW = frozenset({"e4m3", "e5m2", "e2m3", "e3m2", "e2m1", "ue8m0"})
 _PACKED = frozenset({"f16x2", "bf16x2"})
 _ONE = np.uint32(0x3F800000)
 
@@ -173,10 +174,25 @@ def _from_tiny(mods: Mods) -> Vector:
     return lambda a: one(a >> np.uint64(width)) << 16 | one(a)
 
 
-def _tf32(_: Mods) -> Vector:
-    return lambda a: np.where(
-        (word(a) & fp.INF) == fp.INF, word(a), word(a) + np.uint32(0x1000) & np.uint32(0xFFFFE000)
-    )
+def _tf32(mods: Mods) -> Vector:
+    """To nearest with ties away (`rna`, which cuts a NaN's payload too), to even, or towards zero."""
+    rounding, cut = mods["rnd"], np.uint32(0xFFFFE000)
+
+    def lanes(a: Array) -> Array:
+        x = word(a)
+        x = np.where(~fp.is_nan(x) & ((x & fp.SIGN) != 0), np.uint32(0), x) if mods.get("relu") else x
+        if rounding == "rna":
+            result = np.where((x & fp.INF) == fp.INF, x, x + np.uint32(0x1000)) & cut
+        else:
+            up = np.uint32(0xFFF) + (x >> np.uint32(13) & np.uint32(1)) if rounding == "rn" else np.uint32(0)
+            result = np.where(fp.is_nan(x), fp.NAN, x + up) & cut
+        return (
+            np.where((result & fp.INF) == fp.INF, result - np.uint32(0x2000), result)
+            if mods.get("satfinite")
+            else result
+        )
+
+    return lanes
 
 
 def _float_to_float(mods: Mods) -> Vector:
@@ -189,6 +205,7 @@ def _float_to_float(mods: Mods) -> Vector:
             x = widen(x, "f16")
         elif mods["atype"] == "bf16":
             x = widen(x, "bf16")
+            x = fp.flush(fp.canonical(x)) if ftz else x
         else:
             x = fp.flush(x) if ftz else x
             x = fp.canonical(x) if ftz else x
@@ -209,9 +226,9 @@ def cvt(mods: Mods) -> Vector:
         return _tf32(mods)
     if target == "f32":
         return _float_to_float(mods)
-    if source.removesuffix("x2") in {"e4m3", "e5m2", "e2m1", "ue8m0"}:
+    if source.removesuffix("x2") in _NARROW:
         return _from_tiny(mods)
-    if target.removesuffix("x2") in {"e4m3", "e5m2", "e2m1", "ue8m0"}:
+    if target.removesuffix("x2") in _NARROW:
         return _to_tiny(mods)
     if source == "f32":
         return _to_half(mods)
@@ -227,13 +244,13 @@ def cvt_known(mods: Mods) -> bool:
         or (target == "f32" and source in INTEGERS and (rounding == "rn" or source not in {"u64", "s64"}))
         or (half and source in INTEGERS - {"u64", "s64"} and rounding == "rn" and not mods.get("sat"))
         or (target == "f32" and source in {"f32", "f16"})
-        or (target == "f32" and source == "bf16" and not mods.get("sat") and not mods.get("ftz"))
+        or (target == "f32" and source == "bf16" and not mods.get("sat"))
         or (target in {"f16", "f16x2", "bf16", "bf16x2"} and source == "f32" and _to_half_known(mods))
         or (half and source in {"f16", "bf16"} and source != target and rounding == "rn" and not mods.get("sat")
             and not mods.get("relu") and not mods.get("satfinite") and not mods.get("ftz"))
         or (target in _TINY | {"ue8m0x2"} and source in _PACKED | {"f32"})
         or (source in _TINY and target in _PACKED)
-        or (target == "tf32" and rounding == "rna" and not mods.get("relu") and not mods.get("satfinite"))
+        or target == "tf32" or (source == "ue8m0x2" and target == "bf16x2")
     )  # fmt: skip
 
 

@@ -14,15 +14,18 @@ import numpy as np
 
 from equiv.emulator import faults
 from equiv.emulator.decode import decode
-from equiv.emulator.engine import DEFAULT_BUDGET, LaunchConfig, LaunchStats
+from equiv.emulator.engine import DEFAULT_BUDGET, LaunchConfig, LaunchStats, communicates
 from equiv.emulator.inline import inline
 from equiv.emulator.loading import check_launch, place_variables
 from equiv.emulator.memory import Region
 from equiv.emulator.ptx import Instruction
-from equiv.emulator.reference import matrix, warps
-from equiv.emulator.reference.machine import BARRIER, BARRIERS, CLUSTER, FULL, LANES, Grid, Warp
+from equiv.emulator.reference import schedule, tensor_memory
+from equiv.emulator.reference.flow import FLOW, flow
+from equiv.emulator.reference.handlers import find, followed
+from equiv.emulator.reference.machine import FULL, LANES, READY, Grid, Warp
+from equiv.emulator.reference.operands import Problem
 from equiv.emulator.reference.spaces import FaultError, GlobalMemory
-from equiv.emulator.reference.steps import Step, lanes_of, mask_of, prepare
+from equiv.emulator.reference.steps import Step, lanes_of, mask_of, prepare, unknown
 from equiv.errors import DeviceError, UnknownInstructionError
 
 if TYPE_CHECKING:
@@ -32,9 +35,6 @@ if TYPE_CHECKING:
     from equiv.emulator.memory import Memory
     from equiv.emulator.ptx import Kernel, Module
     from equiv.emulator.reference.warps import Observer
-
-_TOGETHER = {**warps.TOGETHER, "mma": matrix.multiply, "ldmatrix": matrix.load, "stmatrix": matrix.store}
-_FLOW = frozenset({"bra", "brx", "ret", "exit", "trap", "bar", "barrier"})
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,6 @@ class Program:
         return self.kernel.name
 
 
-def _known(step: Step) -> bool:
-    """Whether the portable engine has semantics for what a warp does together."""
-    if step.base in {"cp", "bar", "barrier"} and step.mods.keys() & {"bulk", "mbarrier", "red"}:
-        return False
-    return step.base in _TOGETHER or step.base in _FLOW
-
-
 def load(module: Module, kernel: str, arch: str) -> Program:
     """Decode a kernel.
 
@@ -81,9 +74,8 @@ def load(module: Module, kernel: str, arch: str) -> Program:
     listed = (*chosen.instructions, Instruction("exit", ()))
     steps = tuple(prepare(one, decoded) for one, decoded in zip(listed, bytecode.instructions, strict=True))
     for one in steps:
-        if one is not None and one.lane is None and not _known(one):
-            problem = "the portable engine has no semantics for it"
-            raise UnknownInstructionError(one.instruction.opcode, problem, one.instruction.line)
+        if one is not None and one.lane is None and one.base not in FLOW and find(one) is None:
+            raise unknown(one.instruction)
     return Program(chosen, arch, bytecode, steps, tuple(data.values()), storage)
 
 
@@ -100,6 +92,12 @@ def launch(
 
     The `observer` is told of every value that is made or moved.
     """
+    if observer is not None:
+        for one in program.steps:
+            if one is not None and not followed(one):
+                raise UnknownInstructionError(
+                    one.instruction.opcode, "its values are not followed", one.instruction.line
+                )
     shared = check_launch(program.kernel, program.arch, program.bytecode.dynamic_at, config, params)
     # As in the C engine the parameters can also be reached through a generic address.
     block = np.frombuffer(params or b"\0", np.uint8).copy()
@@ -111,9 +109,10 @@ def launch(
     grid = Grid(config, program.arch, params, GlobalMemory(regions), shared=shared, local=program.bytecode.local_size)
     run = _Run(program, grid, block.ctypes.data, DEFAULT_BUDGET if budget is None else budget, observer)
     began = time.perf_counter()
-    for _ in grid.clusters():
-        run.cluster()
-    return LaunchStats(run.instructions, run.lane_instructions, time.perf_counter() - began)
+    run.whole()
+    return LaunchStats(
+        run.instructions, run.lane_instructions, time.perf_counter() - began, order_dependent=grid.order_dependent
+    )
 
 
 class _Run:
@@ -125,26 +124,23 @@ class _Run:
         self.params_at = params_at
         self.budget = budget
         self.observer = observer
+        self.handlers = [None if one is None or one.base in FLOW else find(one) for one in program.steps]
         self.instructions = self.lane_instructions = 0
 
-    def cluster(self) -> None:
-        """Runs the warps of a cluster in turn until all have exited.
+    def whole(self) -> None:
+        """Runs the grid.
 
         Raises:
             EmulatorError: a fault, or nobody can go on.
         """
-        while True:
-            alive = [warp for warp in self.grid.warps if warp.live]
-            if not alive:
-                return
-            progress = False
-            for warp in alive:
-                while warp.live and (chosen := warp.select()) is not None:
-                    progress = True
-                    self.step(warp, chosen.pc, chosen.mask)
-            if not progress:
-                waits = [one for warp in alive for one in warp.waits()]
-                self.fail(faults.Fault(kind=faults.DEADLOCK), waits)
+        spins = communicates(self.program.kernel)
+        try:
+            schedule.run_grid(self.grid, self.step, self.turned, may_spin=spins)
+        except schedule.StuckError:
+            self.fail(faults.Fault(kind=faults.DEADLOCK), list(schedule.waits(self.grid)))
+        except tensor_memory.LeakError as error:
+            leak = FaultError(faults.MATRIX, 0, error.columns, 0, Problem.LEAK)
+            self.fault(error.warp, len(self.program.steps) - 1, 0, leak)
 
     def fail(self, fault: faults.Fault, waits: list[faults.Waiting] | None = None) -> None:
         """Raises the error for a fault, as the C engine words it."""
@@ -161,11 +157,16 @@ class _Run:
             )
         )
 
-    def step(self, warp: Warp, pc: int, active: int) -> None:
-        """Executes one instruction for the lanes at it."""
-        self.instructions += 1
+    def turned(self, warp: Warp) -> None:
+        """After a turn of a warp: is the budget used up?"""
         if self.instructions > self.budget:
-            self.fault(warp, pc, active, FaultError(faults.BUDGET, 0, self.budget, 0, 0))
+            ready = [one.pc for one in warp.fragments if one.wait == READY]
+            pc = min(ready) if ready else warp.fragments[0].pc if warp.fragments else 0
+            self.fault(warp, pc, warp.live, FaultError(faults.BUDGET, 0, self.budget, 0, 0))
+
+    def step(self, warp: Warp, pc: int, active: int) -> bool:
+        """Executes one instruction for the lanes at it; whether some of them do not just go on to the next."""
+        self.instructions += 1
         step = self.program.steps[pc]
         mask = active
         if pc < len(self.program.kernel.instructions):
@@ -173,29 +174,31 @@ class _Run:
             if one.guard is not None:
                 true = mask_of(warp.registers.get(one.guard, [1] * LANES))
                 mask &= ~true if one.guard_negated else true
-        if mask:
-            self.lane_instructions += mask.bit_count()
+        self.lane_instructions += mask.bit_count()
         if step is None or not mask:
             warp.put(pc + 1, active)
-            return
+            return False
+        warp.pc = pc
         try:
-            self.execute(warp, step, pc, active, mask)
+            return self.execute(warp, step, active, mask)
         except FaultError as error:
             self.fault(warp, pc, active, error)
+            raise
 
-    def execute(self, warp: Warp, step: Step, pc: int, active: int, mask: int) -> None:
+    def execute(self, warp: Warp, step: Step, active: int, mask: int) -> bool:
         """Executes a step for `mask`, and says where all lanes of `active` go on."""
-        if step.base in _FLOW:
-            self.flow(warp, step, pc, active, mask)
-            return
+        pc = warp.pc
+        if step.base in FLOW:
+            return flow(warp, step, active, mask, self.program.kernel.labels)
         if step.needs:
             need = step.source(warp, "mask")[lanes_of(mask)[0]] if step.needs == "mask" else FULL
             together = warp.gather(pc, mask, need)
-            warp_rest = active & ~mask
+            rest = active & ~mask
             if not together:
-                warp.put(pc + 1, warp_rest)
-                return
-            mask, active = together, together | warp_rest
+                warp.put(pc + 1, rest)
+                return True
+            mask, active = together, together | rest
+        parked = 0
         if step.lane is not None:
             sources = [step.read(warp, one) for one in step.sources]
             if step.base == "cvta" and step.mods["space"] == "param":
@@ -208,75 +211,8 @@ class _Run:
             if self.observer is not None:
                 self.observer.computed(warp, step, mask, sources, results)
         else:
-            _TOGETHER[step.base](warp, step, mask, self.observer)
-        warp.put(pc + 1, active)
-
-    def flow(self, warp: Warp, step: Step, pc: int, active: int, mask: int) -> None:
-        """Branches, exits and barriers."""
-        rest = active & ~mask
-        if step.base in {"bra", "brx"}:
-            warp.put(pc + 1, rest)
-            if step.base == "bra":
-                label = next(one.register for one in step.sources if one.kind == "const")
-                warp.put(self.program.kernel.labels[label], mask)
-                return
-            chosen = step.source(warp, "a")
-            for lane in lanes_of(mask):
-                if chosen[lane] >= len(step.targets):
-                    raise FaultError(faults.VALUE, lane, chosen[lane], 0, 1)
-                warp.put(self.program.kernel.labels[step.targets[chosen[lane]]], 1 << lane)
-        elif step.base in {"ret", "exit"}:
-            warp.put(pc + 1, rest)
-            warp.exit(mask)
-        elif step.base == "trap":
-            raise FaultError(faults.TRAP, lanes_of(mask)[0], 0, 0, 0)
-        elif "warp" in step.mods:
-            need = step.source(warp, "mask")[lanes_of(mask)[0]]
-            warp.put(pc + 1, rest)
-            if warp.sync(pc, mask, need):
-                warp.put(pc + 1, mask)
-        elif "cluster" in step.mods:
-            self.cluster_barrier(warp, step, pc, mask)
-            warp.put(pc + 1, rest)
-        else:
-            self.barrier(warp, step, pc, mask)
-            warp.put(pc + 1, rest)
-
-    def barrier(self, warp: Warp, step: Step, pc: int, mask: int) -> None:
-        """`bar.sync` and `bar.arrive`, by their number and count in the lowest lane."""
-        first = lanes_of(mask)[0]
-        number, threads = step.source(warp, "a")[first], step.source(warp, "b")[first]
-        whole = len(warp.cta.warps) * LANES
-        threads = threads or whole
-        if number >= BARRIERS:
-            raise FaultError(faults.BARRIER, 0, number, threads, 0)
-        barrier = warp.cta.barriers[number]
-        if threads % LANES or threads > whole:
-            raise FaultError(faults.BARRIER, 0, number, threads, 1)
-        if barrier.threads and barrier.threads != threads:
-            raise FaultError(faults.BARRIER, 0, number, threads, 2)
-        barrier.threads = threads
-        barrier.arrived[warp.id] = barrier.arrived.get(warp.id, 0) | mask
-        if warp.cta.complete(barrier):
-            warp.cta.release(number)
-            warp.put(pc + 1, mask)
-        elif step.mods["what"] == "sync":
-            warp.put(pc + 1, mask, BARRIER, number, threads)
-        else:
-            warp.put(pc + 1, mask)
-
-    def cluster_barrier(self, warp: Warp, step: Step, pc: int, mask: int) -> None:
-        """`barrier.cluster`: phases are counted, because a warp may arrive, run on, and wait later."""
-        if "arrive" in step.mods:
-            for lane in lanes_of(mask):
-                if warp.phase[lane] > self.grid.cluster_phase:
-                    raise FaultError(faults.BARRIER, lane, 0, 0, 3)
-                warp.phase[lane] += 1
-            self.grid.check_cluster_barrier()
-            warp.put(pc + 1, mask)
-            return
-        need = max(warp.phase[lane] for lane in lanes_of(mask))
-        if self.grid.cluster_phase >= need:
-            warp.put(pc + 1, mask)
-        else:
-            warp.put(pc + 1, mask, CLUSTER, 0, need)
+            handler = self.handlers[pc]
+            assert handler is not None  # as `load` has seen
+            parked = handler(warp, step, mask, self.observer) or 0
+        warp.put(pc + 1, active & ~parked)
+        return parked != 0

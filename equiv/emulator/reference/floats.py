@@ -54,7 +54,7 @@ def _half(operation: str, mods: Mods, *sources: Array) -> Array:
     kind, flushed = mods["type"].removesuffix("x2"), bool(mods.get("ftz"))
 
     def flush(x: Array) -> Array:
-        return np.where((x & 0x7C00) == 0, x & 0x8000, x) if flushed else x
+        return _flush_half(x) if flushed else x
 
     flushed_sources = [flush(x) for x in sources]
     wide = [widen(x, kind) for x in flushed_sources]
@@ -151,23 +151,32 @@ def _sign(operation: str) -> Callable[[Mods], Vector]:
     return find
 
 
+def _numbers(x: Array, kind: str, *, ftz: bool) -> Array:
+    """Values of patterns, for comparisons."""
+    if kind == "f64":
+        return np.asarray(x).astype(np.uint64).view(np.float64)
+    if ftz and kind == "f16":
+        x = _flush_half(word(x))
+    wide = widen(x, kind)
+    return fp.floats(fp.flush(wide) if ftz and kind == "f32" else wide)
+
+
+def _flush_half(x: Array) -> Array:
+    return np.where((x & 0x7C00) == 0, x & 0x8000, x)
+
+
 def _compare(mods: Mods) -> Callable[[Array, Array], Array]:
-    kind, relation, ftz = mods["type"], mods["cmp"], bool(mods.get("ftz"))
+    kind, relation, ftz = mods["type"].removesuffix("x2"), mods["cmp"], bool(mods.get("ftz"))
+    function: dict[str, Vector] = {
+        "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
+        "ge": np.greater_equal,
+    }  # fmt: skip
 
     def lanes(a: Array, b: Array) -> Array:
-        x, y = widen(a, kind), widen(b, kind)
-        unordered = fp.is_nan(x) | fp.is_nan(y)
+        u, v = (_numbers(x, kind, ftz=ftz) for x in (a, b))
+        unordered = np.isnan(u) | np.isnan(v)
         if relation in {"num", "nan"}:
             return unordered if relation == "nan" else ~unordered
-        u, v = (fp.floats(fp.flush(z) if ftz else z) for z in (x, y))
-        function = {
-            "eq": np.equal,
-            "ne": np.not_equal,
-            "lt": np.less,
-            "le": np.less_equal,
-            "gt": np.greater,
-            "ge": np.greater_equal,
-        }
         with np.errstate(invalid="ignore"):
             result: Array = function[relation[:2]](u, v)
         return result | unordered if relation.endswith("u") else result & ~unordered
@@ -175,11 +184,18 @@ def _compare(mods: Mods) -> Callable[[Array, Array], Array]:
     return lanes
 
 
+def _halves_of(x: Array) -> tuple[Array, Array]:
+    return word(x) & np.uint32(0xFFFF), word(x) >> np.uint32(16)
+
+
 def _setp(mods: Mods) -> Vector:
     compare = _compare(mods)
     combine: Vector = np.frompyfunc(combined(mods), 2, 1)
 
     def lanes(a: Array, b: Array, c: Array | int = 0) -> tuple[Array, Array]:
+        if mods["type"].endswith("x2"):  # p is that of the low halves, q that of the high ones
+            low, high = (compare(x, y) for x, y in zip(_halves_of(a), _halves_of(b), strict=True))
+            return combine(low, c), combine(high, c)
         result = compare(a, b)
         return combine(result, c), combine(~result, c)
 
@@ -189,6 +205,15 @@ def _setp(mods: Mods) -> Vector:
 def _set(mods: Mods) -> Vector:
     compare = _compare(mods)
     combine: Vector = np.frompyfunc(combined(mods), 2, 1)
+    if mods["type"].endswith("x2"):
+        half = ONES.get(mods["dtype"].removesuffix("x2"), 0xFFFF)
+
+        def pair(a: Array, b: Array, c: Array | int = 0) -> Array:
+            low, high = (compare(x, y) for x, y in zip(_halves_of(a), _halves_of(b), strict=True))
+            both: Array = combine(low, c) * half | combine(high, c) * half << 16
+            return both
+
+        return pair
     one = ONES.get(mods["dtype"], 0xFFFF_FFFF)
     return lambda a, b, c=0: combine(compare(a, b), c) * one
 
@@ -209,6 +234,24 @@ def _testp(mods: Mods) -> Vector:
     return lanes
 
 
+_HALF_FUNCTIONS: dict[tuple[str, str], Vector] = {
+    ("ex2", "f16"): special.ex2_f16, ("ex2", "bf16"): special.ex2_bf16, ("tanh", "f16"): special.tanh_f16,
+    ("tanh", "bf16"): special.tanh_bf16,
+}  # fmt: skip
+
+
+def _packed(one: Vector, kind: str) -> Vector:
+    """A function of a half, or the same on both halves of a register."""
+    if not kind.endswith("x2"):
+        return lambda a: one(np.asarray(a).astype(np.uint16))
+
+    def both(a: Array) -> Array:
+        low, high = (word(one(half.astype(np.uint16))) for half in _halves_of(a))
+        return low | high << np.uint32(16)
+
+    return both
+
+
 def _approximate(operation: str) -> Callable[[Mods], Vector]:
     functions: dict[str, Vector] = {
         "rcp": special.rcp,
@@ -221,6 +264,8 @@ def _approximate(operation: str) -> Callable[[Mods], Vector]:
     def find(mods: Mods) -> Vector:
         if mods.get("rnd"):
             return lambda *sources: _one(operation, mods, *map(word, sources))
+        if mods["type"] in HALVES:
+            return _packed(_HALF_FUNCTIONS[operation, mods["type"].removesuffix("x2")], mods["type"])
         ftz = bool(mods.get("ftz"))
         if operation == "div":
             divide = special.div_full if "full" in mods else special.div_approx
@@ -254,8 +299,10 @@ def known(base: str, mods: Mods) -> bool:
         return cvt_known(mods)
     if base in {"div", "rcp", "sqrt"} and rounding not in {"", "rn"}:
         return False
-    if base in {"div", "rcp", "sqrt", "rsqrt", "ex2", "lg2", "tanh", "testp", "copysign"}:
+    if base in {"ex2", "tanh"}:
+        return kind == "f32" or kind in HALVES
+    if base in {"div", "rcp", "sqrt", "rsqrt", "lg2", "testp", "copysign"}:
         return kind == "f32"
     if base in {"setp", "set"}:
-        return kind in {"f32", "f16", "bf16"} and not (kind != "f32" and mods.get("ftz"))
+        return kind in HALVES | {"f32", "f64"}
     return kind in HALVES | {"f32", "f32x2"} or (not kind and mods.get("atype") in {"f16", "bf16"})

@@ -317,8 +317,22 @@ def _szext(mods: Mods) -> Lane:
 
 
 def _cvt(mods: Mods) -> Lane:
+    if "pack" in mods:
+        return _pack(mods)
     kind = mods["dtype"]
     return (lambda a: _clamp(a, kind)) if mods.get("sat") else lambda a: a
+
+
+def _pack(mods: Mods) -> Lane:
+    """`cvt.pack`: both sources clamped, the first above the second, above them what c has in its low bits."""
+    kind, bits = mods["dtype"], int(mods["dtype"][1:])
+    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if kind[0] == "s" else (0, (1 << bits) - 1)
+
+    def lane(a: int, b: int, c: int = 0) -> int:
+        upper, lower = (min(max(value, low), high) & (1 << bits) - 1 for value in (a, b))
+        return c << 2 * bits | upper << bits | lower
+
+    return lane
 
 
 def _cvta(mods: Mods) -> Lane:
@@ -351,6 +365,7 @@ INTEGERS: dict[str, Callable[[Mods], Lane]] = {
     "popc": lambda _: int.bit_count, "clz": lambda mods: lambda a: _bits(mods) - a.bit_length(), "bfind": _bfind,
     "brev": _brev, "dp4a": _dp4a, "dp2a": _dp2a, "setp": _setp, "set": _set,
     "selp": lambda _: lambda a, b, c: a if c else b, "slct": _slct, "fns": _find_nth, "szext": _szext,
+    "mbarrier": lambda _: lambda a: a & 0xFFFFF,  # pending_count
     "cvt": _cvt, "cvta": _cvta, "isspacep": _isspacep, "mapa": _mapa,
     "getctarank": lambda _: lambda a: (a & _WORD) >> 24, "createpolicy": lambda _: lambda: 0,
 }  # fmt: skip

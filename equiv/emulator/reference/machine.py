@@ -9,38 +9,44 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from equiv.emulator import faults
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from equiv.emulator.engine import LaunchConfig
     from equiv.emulator.reference.spaces import GlobalMemory
+    from equiv.emulator.reference.steps import Step
+    from equiv.emulator.reference.tensor_memory import TensorMemory
 
 LANES = 32
 FULL = 0xFFFF_FFFF
 BARRIERS = 16
-READY, BARRIER, GATHER, WARP_SYNC, CLUSTER = range(5)
+READY, BARRIER, GATHER, WARP_SYNC, CLUSTER, MBARRIER = range(6)
 """What a fragment waits for; numbers as in csrc/runtime.h."""
 
 
 @dataclass(slots=True)
 class Fragment:
-    """Lanes `mask` at `pc`; `id` and `need` say what a wait is for."""
+    """Lanes `mask` at `pc`; `id` and `need` say what a wait is for, `reduce` is a `bar.red` that wants its result."""
 
     pc: int
     mask: int
     wait: int = READY
     id: int = 0
     need: int = 0
+    reduce: Step | None = None
 
 
 @dataclass(slots=True)
 class Barrier:
-    """A CTA barrier: how many threads it takes (0: nobody has arrived) and which lanes of each warp have arrived."""
+    """A CTA barrier: how many threads it takes (0: nobody has arrived) and which lanes of each warp have arrived.
+
+    `trues` and `falses` count the lanes by their predicate in a `bar.red`.
+    """
 
     threads: int = 0
     arrived: dict[int, int] = field(default_factory=dict)
+    trues: int = 0
+    falses: int = 0
 
 
 class Cta:
@@ -54,6 +60,7 @@ class Cta:
         self.barriers = [Barrier() for _ in range(BARRIERS)]
         threads = grid.threads
         self.warps = [Warp(grid, self, number, threads) for number in range(-(-threads // LANES))]
+        self.tensor: TensorMemory | None = None
 
     def complete(self, barrier: Barrier) -> bool:
         """Whether enough threads have arrived; a warp whose live lanes are all there counts as 32."""
@@ -66,16 +73,41 @@ class Cta:
         return everybody if barrier.threads == len(self.warps) * LANES else count >= barrier.threads
 
     def release(self, number: int) -> None:
-        """Lets everybody who waits at a barrier go on."""
+        """Lets everybody who waits at a barrier go on, with the result of the reduction if it was one."""
+        done = self.barriers[number]
         self.barriers[number] = Barrier()
+        self.warps[0].grid.events += 1
         for warp in self.warps:
             for fragment in warp.fragments:
                 if fragment.wait == BARRIER and fragment.id == number:
+                    if fragment.reduce is not None:
+                        give_reduction(warp, fragment.reduce, fragment.mask, done)
                     fragment.wait = READY
 
 
+def give_reduction(warp: Warp, step: Step, mask: int, barrier: Barrier) -> None:
+    """Gives lanes what a `bar.red` found."""
+    value = {"popc": barrier.trues, "and": int(not barrier.falses), "or": int(barrier.trues > 0)}[step.mods["op"]]
+    step.write(warp, step.results[0], [value] * LANES, mask)
+
+
+@dataclass
+class Cluster:
+    """A cluster on its way: its CTAs, the phase of its barrier, and what the scheduler knows of its waits."""
+
+    ctas: list[Cta]
+    phase: int = 0
+    expiries: int = 0
+    spinning: bool = False
+
+
 class Grid:
-    """A launch while it runs: its shape, memory and the CTAs of the cluster at hand."""
+    """A launch while it runs: its shape, memory and the CTAs of the cluster at hand.
+
+    Attributes:
+        events: grows whenever something happens that a waiting warp may wait for.
+        order_dependent: float additions to memory, by lanes or elements.
+    """
 
     def __init__(
         self, config: LaunchConfig, arch: str, params: bytes, memory: GlobalMemory, *, shared: int, local: int
@@ -89,20 +121,25 @@ class Grid:
         self.threads = config.block[0] * config.block[1] * config.block[2]
         self.ctas: list[Cta] = []
         self.cluster_phase = 0
+        self.events = 0
+        self.order_dependent = 0
 
-    def clusters(self) -> Iterator[None]:
+    def clusters(self) -> Iterator[Cluster]:
         """Sets up one cluster after the other, in the order of the C engine."""
         sizes, cluster = self.config.grid, self.config.cluster
         for z in range(0, sizes[2], cluster[2]):
             for y in range(0, sizes[1], cluster[1]):
                 for x in range(0, sizes[0], cluster[0]):
-                    self.cluster_phase = 0
-                    self.ctas = []
+                    ctas = []
                     for rank in range(cluster[0] * cluster[1] * cluster[2]):
                         i, j = rank % cluster[0], rank // cluster[0] % cluster[1]
                         place = (x + i, y + j, z + rank // cluster[0] // cluster[1])
-                        self.ctas.append(Cta(self, rank, place))
-                    yield
+                        ctas.append(Cta(self, rank, place))
+                    yield Cluster(ctas)
+
+    def enter(self, cluster: Cluster) -> None:
+        """Makes a cluster the one at hand."""
+        self.ctas, self.cluster_phase = cluster.ctas, cluster.phase
 
     @property
     def warps(self) -> list[Warp]:
@@ -115,6 +152,7 @@ class Grid:
             if any(warp.live >> lane & 1 and warp.phase[lane] <= self.cluster_phase for lane in range(LANES)):
                 return
         self.cluster_phase += 1
+        self.events += 1
 
 
 class Warp:
@@ -133,12 +171,11 @@ class Warp:
         self.carry = [0] * LANES
         self.phase = [0] * LANES
         self.notes: dict[str, list[Any]] = {}
+        self.pc = 0
+        self.expired = 0
 
     def select(self) -> Fragment | None:
         """Takes the ready lanes at the lowest pc out of the fragments; None if none is ready."""
-        for fragment in self.fragments:
-            if fragment.wait == CLUSTER and self.grid.cluster_phase >= fragment.need:
-                fragment.wait = READY
         ready = [one for one in self.fragments if one.wait == READY]
         if not ready:
             return None
@@ -182,6 +219,7 @@ class Warp:
 
     def exit(self, mask: int) -> None:
         """Lanes are done; what they may have held up is looked at again."""
+        self.grid.events += 1
         self.live &= ~mask
         for kind in (WARP_SYNC, GATHER):
             waits = [one for one in self.fragments if one.wait == kind]
@@ -197,13 +235,6 @@ class Warp:
             if barrier.threads and self.cta.complete(barrier):
                 self.cta.release(number)
         self.grid.check_cluster_barrier()
-
-    def waits(self) -> Iterator[faults.Waiting]:
-        """Of every fragment, what it waits for, as the deadlock report wants it."""
-        for one in self.fragments:
-            barrier = self.cta.barriers[one.id] if one.wait == BARRIER else Barrier()
-            arrived = sum(mask.bit_count() for mask in barrier.arrived.values())
-            yield faults.Waiting(self.cta.linear, self.id, one.pc, one.mask, one.wait, one.id, one.need, arrived)
 
     def value_of(self, name: str, lane: int, value: int, program_shared: int, dynamic: int) -> int:
         """A special register in one lane, by its name in `equiv.emulator.decode.SPECIALS`."""

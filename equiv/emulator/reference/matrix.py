@@ -1,11 +1,10 @@
-"""`ldmatrix` and `mma.sync`: which lane holds which element of a fragment (spec numerics 1.6), and the products.
+"""`ldmatrix`, `stmatrix`, `movmatrix`, `mma.sync`: which lane holds which element (spec numerics 1.6), and products.
 
 The arithmetic is `equiv.rounding.matrix`; here is where its operands come from.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from equiv.emulator.reference import spaces
-from equiv.emulator.reference.machine import FULL, LANES
+from equiv.emulator.reference.machine import LANES
+from equiv.emulator.reference.operands import whole_warp
 from equiv.emulator.reference.steps import Step
-from equiv.emulator.reference.warps import addresses
-from equiv.errors import UnknownInstructionError
+from equiv.emulator.reference.warps import addresses, put_results
 from equiv.rounding import matrix
 
 if TYPE_CHECKING:
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
 ROW_BYTES = 16
 Places = tuple[tuple[int, int, int], ...]
 """(register, lane, bit) of each element."""
-_SHAPE = re.compile(r"mma\.sync\.aligned\.m(16)n(8)k(\d+)\.row\.col(?:\.kind::\w+)?\.(\w+)\.(\w+)\.(\w+)\.(\w+)")
-
-_MOVE = re.compile(r"(ld|st)matrix\.sync\.aligned\.m8n8\.x[124](\.trans)?\.shared(::cta)?\.b16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,21 +112,14 @@ def multiply(warp: Warp, step: Step, mask: int, observer: Observer | None) -> No
     """`mma.sync` with 16 rows and 8 columns.
 
     Raises:
-        UnknownInstructionError: a form whose fragments are not described here, or without a model.
+        FaultError: not all lanes.
     """
+    whole_warp(mask)
     opcode = step.instruction.opcode
-    found = _SHAPE.fullmatch(opcode)
-    if found is None or mask != FULL:
-        reason = "no fragments are known for this form here" if found is None else "it needs all lanes of the warp"
-        raise UnknownInstructionError(opcode, reason, step.instruction.line)
     model = matrix.variant(opcode, warp.grid.arch)
-    k, width = model.k, {"tf32": 32, "f16": 16, "bf16": 16}.get(found[5], 8)
-    out = 16 if found[4] == "f16" else 32
-    counts = (16 * k * width // 1024, 8 * k * width // 1024, 16 * 8 * out // 1024)
-    registers = [one for one in step.sources if one.kind in {"reg", "imm"}]
-    if len(registers) != sum(counts) or len(step.results) != counts[2]:
-        raise UnknownInstructionError(opcode, f"{len(registers)} source registers, not {counts}", step.instruction.line)
-    split = (tuple(registers[: counts[0]]), tuple(registers[counts[0] : -counts[2]]), tuple(registers[-counts[2] :]))
+    k, width = model.k, model.a.dtype.itemsize * 8
+    out = model.result.format.width
+    split = [tuple(one for one in step.sources if one.name[0] == name) for name in "abc"]
     one = Multiplication(
         _read(warp, split[0], a_places(k, width), width, (16, k)),
         _read(warp, split[1], b_places(k, width), width, (k, 8)),
@@ -148,31 +137,16 @@ def multiply(warp: Warp, step: Step, mask: int, observer: Observer | None) -> No
         observer.multiplied(warp, one)
 
 
-def _check(step: Step, mask: int) -> None:
-    """Refuses a move of matrices that is not described here.
-
-    Raises:
-        UnknownInstructionError: another shape or type, or not all lanes.
-    """
-    opcode = step.instruction.opcode
-    if _MOVE.fullmatch(opcode) is None or mask != FULL:
-        raise UnknownInstructionError(opcode, "no fragments are known for this form here", step.instruction.line)
-
-
 def load(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
     """`ldmatrix.m8n8.b16`: lane 8 i + j says where row j of matrix i lies; lane l gets two elements of row l / 4.
 
     With `.trans` it gets two of column l / 4.
 
     Raises:
-        UnknownInstructionError: another shape or type, or not all lanes.
+        FaultError: not all lanes, or an address.
     """
     opcode = step.instruction.opcode
-    if (
-        not re.fullmatch(r"ldmatrix\.sync\.aligned\.m8n8\.x[124](\.trans)?\.shared(::cta)?\.b16", opcode)
-        or mask != FULL
-    ):
-        raise UnknownInstructionError(opcode, "no fragments are known for this form here", step.instruction.line)
+    whole_warp(mask)
     name = next(one.name for one in step.sources if one.kind in {"address", "special"})
     space, at = addresses(warp, step, name)
     rows = [spaces.place(warp, space, lane, at[lane], ROW_BYTES, write=False) for lane in range(8 * len(step.results))]
@@ -197,14 +171,10 @@ def store(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
     """`stmatrix.m8n8.b16`: the other way round.
 
     Raises:
-        UnknownInstructionError: another shape or type, or not all lanes.
+        FaultError: not all lanes, or an address.
     """
     opcode = step.instruction.opcode
-    if (
-        not re.fullmatch(r"stmatrix\.sync\.aligned\.m8n8\.x[124](\.trans)?\.shared(::cta)?\.b16", opcode)
-        or mask != FULL
-    ):
-        raise UnknownInstructionError(opcode, "no fragments are known for this form here", step.instruction.line)
+    whole_warp(mask)
     address = next(one for one in step.sources if one.kind in {"address", "special"})
     values = [one for one in step.sources if one.kind in {"reg", "imm"}]
     space, at = addresses(warp, step, address.name)
@@ -220,3 +190,14 @@ def store(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
             spaces.write(warp, cell, data)
             if observer is not None:
                 observer.scattered(warp, operand, lane, cell, data, at=2 * half)
+
+
+def transpose(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
+    """`movmatrix.m8n8.trans.b16`: element (i, j) goes to where (j, i) was."""
+    whole_warp(mask)
+    given = step.source(warp, "a")
+    moved = [0] * LANES
+    for row, column in ((row, column) for row in range(8) for column in range(8)):
+        value = given[4 * column + row // 2] >> 16 * (row % 2) & 0xFFFF
+        moved[4 * row + column // 2] |= value << 16 * (column % 2)
+    put_results(step, warp, mask, d=moved)

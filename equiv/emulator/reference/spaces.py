@@ -70,11 +70,16 @@ class GlobalMemory:
 
 def wrap(space: str, address: int) -> int:
     """An address as the space's arithmetic wraps it."""
-    return address & (0xFFFF_FFFF if space.startswith((*_NARROW, "param::")) else 0xFFFF_FFFF_FFFF_FFFF)
+    return address & (0xFFFF_FFFF if space.startswith((*_NARROW, "param::", "tensor")) else 0xFFFF_FFFF_FFFF_FFFF)
 
 
-def place(warp: Warp, space: str, lane: int, address: int, size: int, *, write: bool) -> Place:
-    """Checks one lane's access, which must be aligned to its size, and says whose byte it is; space "" is generic.
+def shared_address(where: Place) -> int:
+    """The address of a place in shared memory, as faults name it."""
+    return where.number << 24 | where.at + RESERVED
+
+
+def place(warp: Warp, space: str, lane: int, address: int, size: int, *, write: bool, align: int = 0) -> Place:
+    """Checks one lane's access and says whose byte it is; space "" is generic, `align` 0 is `size`.
 
     Raises:
         FaultError: misaligned, out of bounds, or a write to read-only memory.
@@ -89,9 +94,9 @@ def place(warp: Warp, space: str, lane: int, address: int, size: int, *, write: 
         else:
             space = "global"
     space = space.partition("::")[0]
-    if address & size - 1:
+    if address & (align or size) - 1:
         detail = {"shared": 2, "local": 3, "param": 4}.get(space, int(write))
-        raise FaultError(faults.MISALIGNED, lane, address, size, detail)
+        raise FaultError(faults.MISALIGNED, lane, address, align or size, detail)
     grid, cta = warp.grid, warp.cta
     if space == "shared":
         rank, offset = address >> 24, (address & SLICE - 1) - RESERVED
@@ -108,6 +113,19 @@ def place(warp: Warp, space: str, lane: int, address: int, size: int, *, write: 
             raise FaultError(faults.PARAM_BOUNDS, lane, address, size, 0)
         return Place("param", 0, address)
     grid.memory.check(lane, address, size, write=write)
+    return Place("global", 0, address)
+
+
+def span(warp: Warp, lane: int, address: int, size: int, align: int, *, write: bool) -> Place:
+    """The same of any number of bytes in global memory, none among them.
+
+    Raises:
+        FaultError: misaligned, out of bounds, or a write to read-only memory.
+    """
+    if address & align - 1:
+        raise FaultError(faults.MISALIGNED, lane, address, align, int(write))
+    if size:
+        warp.grid.memory.check(lane, address, size, write=write)
     return Place("global", 0, address)
 
 

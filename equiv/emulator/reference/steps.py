@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from equiv.emulator.isa.table import TYPE_BITS
+from equiv.emulator.reference.exact import find as find_exact
 from equiv.emulator.reference.floats import FLOATS, is_float, known
 from equiv.emulator.reference.integers import INTEGERS
 from equiv.emulator.reference.machine import FULL, LANES
@@ -85,43 +86,48 @@ class Step:
     @staticmethod
     def read(warp: Warp, operand: Operand) -> Values:
         """Values of a source in all lanes."""
-        if operand.kind in {"imm", "const", "offset", "absent"}:
-            return [_typed(operand.value, operand)] * LANES
-        if operand.kind == "special":
-            return [_typed(value, operand) for value in _special(warp, operand)]
+        kind = operand.kind
+        if kind in {"imm", "const", "offset", "absent"}:
+            return [_typed([operand.value], operand)[0]] * LANES
+        if kind == "special":
+            return _typed(_special(warp, operand), operand)
         values = warp.registers.get(operand.register)
         if values is None:
             ones = (1 << max(operand.bits, 1)) - 1
-            values = [1 if operand.kind in {"pred", "not"} else ones] * LANES
-        if operand.kind == "not":
+            values = [1 if kind in {"pred", "not"} else ones] * LANES
+        if kind == "not":
             return [1 - value for value in values]
-        if operand.kind in {"pred", "address"}:
-            return values
-        return [_typed(value, operand) for value in values]
+        return values if kind in {"pred", "address"} else _typed(values, operand)
 
     @staticmethod
     def write(warp: Warp, operand: Operand, values: Values, mask: int) -> None:
         """Sets a result in the lanes of `mask`, cut to its type and extended to its register."""
         if not operand.register:
             return
-        predicate = operand.type == "pred"
-        width = 1 if predicate else operand.bits
-        old = warp.registers.get(operand.register)
-        new = list(old) if old is not None else [(1 << width) - 1] * LANES
-        narrow = (1 << TYPE_BITS[operand.type]) - 1
-        for lane in range(LANES):
-            if mask >> lane & 1:
-                value = int(values[lane]) & narrow
-                if operand.signed and value > narrow >> 1:
-                    value -= narrow + 1
-                new[lane] = value & (1 << width) - 1
+        width = 1 if operand.type == "pred" else operand.bits
+        bits = TYPE_BITS[operand.type]
+        narrow = (1 << bits) - 1
+        new = [int(value) & narrow for value in values]
+        if bits < width and operand.signed:
+            wide = (1 << width) - 1
+            new = [(value ^ 1 << bits - 1) - (1 << bits - 1) & wide for value in new]
+        if mask != FULL:
+            old = warp.registers.get(operand.register) or [(1 << width) - 1] * LANES
+            new = [value if mask >> lane & 1 else old[lane] for lane, value in enumerate(new)]
         warp.registers[operand.register] = new
 
 
-def _typed(value: int, operand: Operand) -> int:
+def _typed(values: Values, operand: Operand) -> Values:
+    """Register contents as values of the operand's type."""
     bits = TYPE_BITS.get(operand.type, 64)
-    value &= (1 << bits) - 1
-    return value - (1 << bits) if operand.signed and value >> bits - 1 else value
+    if operand.signed:
+        top = 1 << bits - 1
+        ones = (1 << bits) - 1
+        return [((value & ones) ^ top) - top for value in values]
+    if operand.kind == "reg" and bits >= operand.bits:
+        return values
+    ones = (1 << bits) - 1
+    return [value & ones for value in values]
 
 
 def _special(warp: Warp, operand: Operand) -> Values:
@@ -152,7 +158,7 @@ def prepare(instruction: Instruction, decoded: Decoded) -> Step | None:
         if kind not in {"sink", "absent"}:
             place = next(places)
             if place.kind == "special":
-                kind, register, value = "special" if kind == "reg" else kind, place.name, place.value
+                kind, register, value = "special", place.name, place.value
             else:
                 register, value = place.name, place.value
                 if kind == "address" and place.kind != "register":
@@ -169,17 +175,22 @@ def prepare(instruction: Instruction, decoded: Decoded) -> Step | None:
     return Step(instruction, entry.base, mods, tuple(sources), tuple(results), targets, lane, needs)
 
 
+def unknown(instruction: Instruction) -> UnknownInstructionError:
+    """The error for an instruction that the portable engine lacks."""
+    return UnknownInstructionError(instruction.opcode, "the portable engine has no semantics for it", instruction.line)
+
+
 def _lane(
     instruction: Instruction, base: str, mods: Mapping[str, str], results: tuple[Operand, ...]
 ) -> Callable[..., tuple[Values, ...]]:
     if base == "mov":
         return _move(results)
-    unknown = UnknownInstructionError(
-        instruction.opcode, "the portable engine has no semantics for it", instruction.line
-    )
     if is_float(mods) and base not in {"selp", "slct"}:
         if base not in FLOATS or not known(base, mods):
-            raise unknown
+            exact = find_exact(base, mods)
+            if exact is None:
+                raise unknown(instruction)
+            return _by_lane(exact)
         vector = FLOATS[base](mods)
 
         def floats(*sources: Values) -> tuple[Values, ...]:
@@ -188,17 +199,21 @@ def _lane(
             return tuple(np.broadcast_to(one, (LANES,)).tolist() for one in several[: len(results)])
 
         return floats
-    if base in INTEGERS and "pack" not in mods:  # cvt.pack
-        scalar = INTEGERS[base](mods)
+    if base in INTEGERS:
+        return _by_lane(INTEGERS[base](mods))
+    raise unknown(instruction)
 
-        def integers(*sources: Values) -> tuple[Values, ...]:
-            if not sources:
-                return ([scalar()] * LANES,)
-            found: list[Any] = [scalar(*lane) for lane in zip(*sources, strict=True)]
-            return tuple(map(list, zip(*found, strict=True))) if isinstance(found[0], tuple) else (found,)
 
-        return integers
-    raise unknown
+def _by_lane(scalar: Callable[..., Any]) -> Callable[..., tuple[Values, ...]]:
+    """What one lane computes, in all lanes."""
+
+    def lanes(*sources: Values) -> tuple[Values, ...]:
+        if not sources:
+            return ([scalar()] * LANES,)
+        found: list[Any] = [scalar(*lane) for lane in zip(*sources, strict=True)]
+        return tuple(map(list, zip(*found, strict=True))) if isinstance(found[0], tuple) else (found,)
+
+    return lanes
 
 
 def _move(results: tuple[Operand, ...]) -> Callable[..., tuple[Values, ...]]:

@@ -1,30 +1,33 @@
-"""What a warp does together: shuffles, votes, matches, reductions, elections; loads, stores, atomics, copies.
+"""What a warp does together: shuffles, votes, matches, reductions, elections; loads and stores.
 
 A function takes the engine's state and the lanes that execute, changes registers and memory, and tells the observer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from equiv.emulator import faults
 from equiv.emulator.isa.table import TYPE_BITS
 from equiv.emulator.reference import spaces
 from equiv.emulator.reference.machine import LANES
-from equiv.emulator.reference.spaces import FaultError
 from equiv.emulator.reference.steps import Operand, lanes_of, mask_of
 from equiv.rounding import arithmetic as fp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from equiv.emulator.reference.machine import Warp
     from equiv.emulator.reference.matrix import Multiplication
     from equiv.emulator.reference.spaces import Place
     from equiv.emulator.reference.steps import Step, Values
+
+
+Handler = Callable[["Warp", "Step", int, "Observer | None"], "int | None"]
+"""Executes a step for some lanes; of these it may park some, and returns them."""
 
 
 class Observer(Protocol):
@@ -48,8 +51,8 @@ class Observer(Protocol):
     def updated(self, warp: Warp, step: Step, lane: int, where: Place, change: tuple[bytes, bytes]) -> None:
         """An atomic changed memory from one to the other; its results are written after all lanes are through."""
 
-    def copied(self, warp: Warp, where: Place, source: int, count: int, size: int) -> None:
-        """`size` bytes came from the global address `source`, those after `count` are zero."""
+    def copied(self, warp: Warp, where: Place, source: Place, count: int, size: int) -> None:
+        """`size` bytes came from another place, those after `count` are zero."""
 
     def assembled(
         self, warp: Warp, operand: Operand, lane: int, pieces: Sequence[tuple[Place, int]], data: bytes
@@ -78,7 +81,7 @@ def shuffle(warp: Warp, step: Step, mask: int, observer: Observer | None) -> Non
             fits = other <= limit
         origin.append(other & 31 if fits else lane)
         valid.append(int(fits))
-    _put(step, warp, mask, d=[a[other] for other in origin], p=valid)
+    put_results(step, warp, mask, d=[a[other] for other in origin], p=valid)
     if observer is not None:
         observer.shuffled(warp, step, mask, origin)
 
@@ -88,9 +91,9 @@ def vote(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
     true = mask_of(step.source(warp, "a")) & mask
     if step.mods.get("mode"):
         value = {"all": true == mask, "any": true != 0, "uni": true in {0, mask}}[step.mods["mode"]]
-        _put(step, warp, mask, p=[int(value)] * LANES)
+        put_results(step, warp, mask, p=[int(value)] * LANES)
     else:
-        _put(step, warp, mask, d=[true] * LANES)
+        put_results(step, warp, mask, d=[true] * LANES)
 
 
 def match(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
@@ -98,10 +101,10 @@ def match(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
     a = step.source(warp, "a")
     if "any" in step.mods:
         same = [mask_of([int(other == value) for other in a]) & mask for value in a]
-        _put(step, warp, mask, d=same)
+        put_results(step, warp, mask, d=same)
         return
     everywhere = len({a[lane] for lane in lanes_of(mask)}) == 1
-    _put(step, warp, mask, d=[mask if everywhere else 0] * LANES, p=[int(everywhere)] * LANES)
+    put_results(step, warp, mask, d=[mask if everywhere else 0] * LANES, p=[int(everywhere)] * LANES)
 
 
 _FOLDS: dict[str, Callable[[int, int], int]] = {
@@ -125,7 +128,7 @@ def redux(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
         result = int(reduce(lambda x, y: choose(x, y, nan=nan), values, fp.canonical(values[0])))
     else:
         result = reduce(_FOLDS[step.mods["op"]], a)
-    _put(step, warp, mask, d=[result] * LANES)
+    put_results(step, warp, mask, d=[result] * LANES)
     if observer is not None:
         observer.reduced(warp, step, mask, source)
 
@@ -133,31 +136,36 @@ def redux(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
 def elect(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
     """`elect.sync`: the lowest lane."""
     leader = lanes_of(mask)[0]
-    _put(step, warp, mask, d=[leader] * LANES, p=[int(lane == leader) for lane in range(LANES)])
+    put_results(step, warp, mask, d=[leader] * LANES, p=[int(lane == leader) for lane in range(LANES)])
 
 
 def activemask(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
     """`activemask`."""
-    _put(step, warp, mask, d=[mask] * LANES)
+    put_results(step, warp, mask, d=[mask] * LANES)
 
 
 def predicate_logic(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
     """`and`, `or`, `xor`, `not`, `mov` on predicates."""
     a, *rest = (step.read(warp, one) for one in step.sources)
     if step.base in {"not", "mov"}:
-        _put(step, warp, mask, p=[1 - x if step.base == "not" else x for x in a])
+        put_results(step, warp, mask, p=[1 - x if step.base == "not" else x for x in a])
     else:
-        _put(step, warp, mask, p=[_FOLDS[step.base](x, y) for x, y in zip(a, rest[0], strict=True)])
+        put_results(step, warp, mask, p=[_FOLDS[step.base](x, y) for x, y in zip(a, rest[0], strict=True)])
 
 
 def carry(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
-    """`add.cc`, `addc`, `addc.cc`."""
-    bits = TYPE_BITS[step.mods["type"]]
-    a, b = ([value & (1 << bits) - 1 for value in step.source(warp, name)] for name in "ab")
-    total = [x + y for x, y in zip(a, b, strict=True)]
-    if step.base == "addc":
-        total = [value + one for value, one in zip(total, warp.carry, strict=True)]
-    _put(step, warp, mask, d=total)
+    """Chains through the carry, one bit a lane; after a subtraction it is set where nothing was borrowed."""
+    bits, base = TYPE_BITS[step.mods["type"]], step.base
+    ones = (1 << bits) - 1
+    a, b = (step.source(warp, name) for name in "ab")
+    if base in {"mad", "madc"}:
+        high = bits if step.mods["side"] == "hi" else 0
+        a = [x * y >> high for x, y in zip(a, b, strict=True)]
+        b = step.source(warp, "c")
+    less = base in {"sub", "subc"}
+    carried = warp.carry if base in {"addc", "subc", "madc"} else [int(less)] * LANES
+    total = [(x & ones) + ((~y if less else y) & ones) + one for x, y, one in zip(a, b, carried, strict=True)]
+    put_results(step, warp, mask, d=total)
     if step.mods.get("cc"):
         warp.carry = [value >> bits if mask >> lane & 1 else warp.carry[lane] for lane, value in enumerate(total)]
 
@@ -205,91 +213,9 @@ def store(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
                 observer.stored(warp, step, lane, where[lane], data)
 
 
-def _half_sum(kind: str) -> Callable[[int, int], int]:
-    from equiv.emulator.reference.floats import FLOATS
-
-    add = FLOATS["add"]({"type": kind})
-    return lambda x, b: int(add(np.array([x], np.uint64), np.array([b], np.uint64))[0])
-
-
-def atomic(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
-    """`atom` and `red`: lanes in ascending order, each sees the one before."""
-    kind, operation = step.mods["type"], step.mods["op"]
-    size = TYPE_BITS[kind] // 8
-    space, at = addresses(warp, step, "a")
-    where = {lane: spaces.place(warp, space, lane, at[lane], size, write=True) for lane in lanes_of(mask)}
-    flush = step.mods["space"] in {"global", ""}  # on shared memory subnormals are kept
-    float_sum = (
-        (lambda x, b: int(fp.add(np.uint32(x), np.uint32(b), ftz=flush)))
-        if kind == "f32"
-        else _half_sum(kind)
-        if kind.endswith("x2")
-        else None
-    )
-    functions: dict[str, Callable[[int, int, int], int]] = {
-        "add": lambda x, b, _: float_sum(x, b) if float_sum else x + b,
-        "min": lambda x, b, _: min(x, b),
-        "max": lambda x, b, _: max(x, b),
-        "and": lambda x, b, _: x & b,
-        "or": lambda x, b, _: x | b,
-        "xor": lambda x, b, _: x ^ b,
-        "exch": lambda _x, b, _: b,
-        "cas": lambda x, b, c: c if x == b else x,
-        "inc": lambda x, b, _: 0 if x >= b else x + 1,
-        "dec": lambda x, b, _: b if x == 0 or x > b else x - 1,
-    }
-    b = step.source(warp, "b")
-    c = step.source(warp, "c") if operation == "cas" else b
-    old = [0] * LANES
-    for lane, place in where.items():
-        old[lane] = int.from_bytes(spaces.read(warp, place, size), "little", signed=kind[0] == "s")
-        new = functions[operation](old[lane], b[lane], c[lane]) & (1 << 8 * size) - 1
-        spaces.write(warp, place, new.to_bytes(size, "little"))
-        if observer is not None:
-            before = (old[lane] & (1 << 8 * size) - 1).to_bytes(size, "little")
-            observer.updated(warp, step, lane, place, (before, new.to_bytes(size, "little")))
-    if step.results:
-        _put(step, warp, mask, d=old)
-
-
-def copy(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
-    """`cp.async`: happens at once, so that its groups have nothing to do."""
-    if step.mods.keys() & {"commit_group", "wait_group", "wait_all"}:
-        return
-    size = step.source(warp, "e")[0]
-    if size not in {4, 8, 16}:
-        raise FaultError(faults.VALUE, 0, size, 0, 0)
-    space, to = addresses(warp, step, "a")
-    _, source = addresses(warp, step, "s")
-    part = step.operand("b")
-    where = {lane: spaces.place(warp, space, lane, to[lane], size, write=True) for lane in lanes_of(mask)}
-    for lane, place in where.items():
-        count = size
-        if part is not None:
-            given = step.read(warp, part)[lane]
-            count = (0 if given else size) if part.type == "pred" else min(given, size)
-        data = b""
-        if count:
-            if source[lane] & size - 1:
-                raise FaultError(faults.MISALIGNED, lane, source[lane], size, 0)
-            warp.grid.memory.check(lane, source[lane], count, write=False)
-            data = spaces.read(warp, spaces.Place("global", 0, source[lane]), count)
-        spaces.write(warp, place, data.ljust(size, b"\0"))
-        if observer is not None:
-            observer.copied(warp, place, source[lane], count, size)
-
-
-def _put(step: Step, warp: Warp, mask: int, **values: Any) -> None:  # noqa: ANN401  lists of integers
+def put_results(step: Step, warp: Warp, mask: int, **values: Any) -> None:  # noqa: ANN401  lists of integers
     """Writes results by name; those that the instruction does not have are left out."""
     for name, value in values.items():
         found: Operand | None = next((one for one in step.results if one.name == name), None)
         if found is not None:
             step.write(warp, found, value, mask)
-
-
-TOGETHER: dict[str, Callable[[Warp, Step, int, Observer | None], None]] = {
-    "shfl": shuffle, "vote": vote, "match": match, "redux": redux, "elect": elect, "activemask": activemask,
-    **dict.fromkeys(("and", "or", "xor", "not", "mov"), predicate_logic),
-    "add": carry, "addc": carry, "ld": load, "st": store, "atom": atomic, "red": atomic, "cp": copy,
-}  # fmt: skip
-"""Base name -> what a warp does; control flow is in `engine`."""

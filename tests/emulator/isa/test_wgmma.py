@@ -26,10 +26,10 @@ B_AT = 1 << 14
 def _fill(image: Array) -> str:
     """PTX: 128 threads copy the parameter `image` to `buffer`."""
     return f"""
-        mov.u32 %r1, %tid.x; ld.param.b64 %rd1, [image]; mov.u32 %r2, 0; mov.u32 %r3, buffer;
+        mov.u32 %r1, %tid.x; ld.param.b64 %rd1, [image]; mov.u32 %r2, %r1; mov.u32 %r3, buffer;
     FILL: shl.b32 %r4, %r2, 4; add.u32 %r5, %r4, %r3; cvt.u64.u32 %rd4, %r4; add.s64 %rd4, %rd4, %rd1;
         ld.global.v4.b32 {{%r6,%r7,%r8,%r9}}, [%rd4]; st.shared.v4.b32 [%r5], {{%r6,%r7,%r8,%r9}};
-        add.u32 %r2, %r2, 1; setp.lt.u32 %p1, %r2, {image.nbytes // 16}; @%p1 bra FILL;
+        add.u32 %r2, %r2, 128; setp.lt.u32 %p1, %r2, {image.nbytes // 16}; @%p1 bra FILL;
         fence.proxy.async.shared::cta; bar.sync 0;"""
 
 
