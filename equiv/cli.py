@@ -101,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--journal", type=Path, metavar="PATH", help="where to write the journal (default runs/<time>.jsonl)"
     )
+    run.add_argument("--check", choices=("race",), default="", help="race: unordered accesses to shared memory (slow)")
     run.add_argument(
         "--record",
         default="",
@@ -197,11 +198,11 @@ def _run(options: argparse.Namespace) -> int:
     folder = f" --cases {shlex.quote(str(options.cases))}" if options.cases else ""
     wanted = cases(options.cases, options.selectors, options.suite)
     gaps = known_gaps(folders(options.cases, wanted))
-    settings = Settings(devices, tuple(options.seed), options.record, folder, gaps)
+    settings = Settings(devices, tuple(options.seed), options.record, options.check, folder, gaps)
     tasks = [task for case in wanted for task in settings.tasks(case)]
     for name in devices:
         with contextlib.suppress(UnsupportedError, DeviceError):  # verdicts; a name that means nothing is a usage error
-            device(name)
+            device(name, check=options.check or None)
     cache_dir()  # every emulated device needs it: said once, and not as an ERROR of each case
     refuse_taken(options.record, tasks)
     versions = environment.versions()

@@ -71,21 +71,27 @@ class Device(Protocol):
         ...
 
 
-def device(name: str) -> Device:
+def device(name: str, *, check: str | None = None) -> Device:
     """The device of that name; each call makes a fresh one, with no registered memory.
 
+    Args:
+        name: one of the names above.
+        check: `race`: every launch is searched for accesses to shared memory that nothing orders (emulated devices).
+
     Raises:
-        UsageError: no such device; those that exist are listed.
+        UsageError: no such device, and those that exist are listed; or it cannot do that check.
         UnsupportedError: no GPU is there, or one of an unknown capability.
         BrokenPackageError: torch is installed and cannot be imported, and a GPU is asked for.
     """
     check_name(name)
     kind, _, which = name.partition(":")
+    if kind == "cuda" and check:
+        raise UsageError(f"{name} cannot check for {check}; emulated devices can")
     if kind == "cuda":
         return CudaDevice(int(which))
     from equiv.emulator.device import EmulatedDevice
 
-    return EmulatedDevice(which)
+    return EmulatedDevice(which, check=check)
 
 
 def check_name(name: str) -> None:

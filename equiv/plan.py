@@ -29,6 +29,7 @@ class Settings:
     Attributes:
         seeds: run each case with these seeds too, besides its own.
         record: a folder that gets the launch records of every case, or "".
+        check: what emulated devices look for besides (`equiv.device.device`), or "".
         options: what else the command that repeats a case needs, ` --cases DIR`.
         gaps: case name -> why and until when it is known not to pass (`known_gaps`).
     """
@@ -36,6 +37,7 @@ class Settings:
     devices: tuple[str, ...] = (DEFAULT_DEVICE,)
     seeds: tuple[int, ...] = ()
     record: str = ""
+    check: str = ""
     options: str = ""
     gaps: Mapping[str, str] = field(default_factory=dict)
 
@@ -50,9 +52,10 @@ class Settings:
         for device in self.devices:
             for seed in dict.fromkeys((case.seed, *self.seeds)):
                 extra = "" if seed == case.seed else f" --seed {seed}"
+                extra += f" --check {self.check}" if self.check else ""
                 again = f"equiv run {case.name} --device {device}{extra}{self.options}"
                 gap = self.gaps.get(case.name, "")
-                yield Task(dataclasses.replace(case, seed=seed), device, again, self.record, gap)
+                yield Task(dataclasses.replace(case, seed=seed), device, again, self.record, gap, self.check)
 
 
 def cases(directory: Path | None, targets: Sequence[str], suites: Sequence[str]) -> tuple[Case, ...]:

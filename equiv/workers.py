@@ -46,6 +46,7 @@ class Task:
         again: the command that repeats it.
         record: a folder for its launch records, or "".
         gap: why and until when the case is listed as known not to pass, or "".
+        check: what an emulated device looks for besides, or "".
     """
 
     case: Case
@@ -53,6 +54,7 @@ class Task:
     again: str
     record: str = ""
     gap: str = ""
+    check: str = ""
 
     @property
     def planned(self) -> Planned:
@@ -84,7 +86,9 @@ def run_task(task: Task) -> Verdict:
     record = Path(task.record) if task.record else None
     try:
         pair = pairs.get(task.case.pair)
-        return task.marked(verify(pair, task.case, device(task.device), again=task.again, record=record))
+        return task.marked(
+            verify(pair, task.case, device(task.device, check=task.check or None), again=task.again, record=record)
+        )
     except UnsupportedError as error:
         return task.stopped(Status.UNSUPPORTED, str(error))
     except DeviceError as error:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _SOURCES = Path(__file__).parent / "csrc"
 _NUMERICS = Path(__file__).parents[1] / "rounding" / "csrc"
 _HEADERS = ("runtime.h", "memory.h", "sync.h", "half.h", "tensormap.h", "mbarrier.h", "async.h", "bulk.h",
-            "matrix_api.h", "fragments.h", "checks.h")  # fmt: skip
+            "matrix_api.h", "fragments.h", "checks.h", "observer.h")  # fmt: skip
 INCLUDES = (_SOURCES, _NUMERICS)
 WARNINGS_OFF = ("-Wno-unused-function", "-Wno-unused-variable", "-Wno-unused-parameter", "-Wno-sign-compare")
 _CHUNK = 200

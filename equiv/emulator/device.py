@@ -78,13 +78,16 @@ class EmulatedDevice:
     Attributes:
         current: the devices whose blocks this process is in, innermost last.
         launches: what ran since the outermost `active` block began.
+        check, checks: of every launch, as `equiv.emulator.engine.launch` explains them.
     """
 
     kind = "emulated"
     current: ClassVar[list[EmulatedDevice]] = []
     torch_device = "cpu"
 
-    def __init__(self, arch: str) -> None:
+    def __init__(self, arch: str, *, check: str | None = None, checks: bool = True) -> None:
+        self.check = check
+        self.checks = checks
         self.arch = arch
         self.name = f"emulated:{arch}"
         self.capability = CAPABILITIES[arch]
@@ -206,7 +209,9 @@ class EmulatedDevice:
             error: BaseException | None = None
             try:
                 config = engine.LaunchConfig(launch.grid, launch.block, launch.cluster, launch.dynamic_shared)
-                stats = engine.launch(prepared.program, config, launch.params, self.memory)
+                stats = engine.launch(
+                    prepared.program, config, launch.params, self.memory, check=self.check, checks=self.checks
+                )
             except IllegalAccessError as caught:
                 error = caught
                 for offset, word in strays:

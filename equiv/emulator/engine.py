@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from equiv.emulator import backend, faults, matrix_unit
+from equiv.emulator import backend, faults, matrix_unit, races
 from equiv.emulator.decode import ByteCode, decode
 from equiv.emulator.inline import inline
 from equiv.emulator.loading import check_launch, place_variables
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from equiv.emulator.ptx import Kernel, Module
 
 DEFAULT_BUDGET = 1 << 36
+_BYTES = re.compile(r"(?:ld|st)(?!\.(?:param|global|local|const)\b).*\.[bus]8|st\.bulk\..*")
 _COMMUNICATES = re.compile(r"atom\.|ld\.(?:relaxed|acquire|volatile|mmio)\b|ld(?:\.global)?\.(?:cv|cg)\b")
 
 
@@ -87,6 +88,7 @@ class _Launch(ctypes.Structure):
         ("late", ctypes.c_uint32), ("reserved", ctypes.c_uint32), ("order_dependent", ctypes.c_uint64),
         ("events", ctypes.c_uint64), ("queue", ctypes.c_void_p), ("watch", ctypes.c_void_p),
         ("notes", ctypes.POINTER(faults.Note)), ("note_count", ctypes.c_uint32), ("reserved2", ctypes.c_uint32),
+        ("observer", ctypes.c_void_p), ("info", ctypes.c_void_p), ("race", ctypes.c_void_p), ("other", faults.Other),
     ]  # fmt: skip
 
 
@@ -130,6 +132,21 @@ class Program:
     def may_spin(self) -> bool:
         """Whether CTAs may wait for each other through global memory."""
         return communicates(self.kernel)
+
+    @cached_property
+    def unit(self) -> int:
+        """Bytes of shared memory that accesses never split: 1 if some are of single bytes, else 2."""
+        return 1 if any(_BYTES.fullmatch(one.opcode) for one in self.kernel.instructions) else 2
+
+    @cached_property
+    def observed(self) -> tuple[npt.NDArray[np.void], ctypes.Array[races.Info]]:
+        """For a launch that looks for races: the code with its handlers in place, and what each instruction means."""
+        code = self.code.copy()
+        known = [races.describe(one, int(run)) for one, run in zip(self.kernel.instructions, code["run"], strict=False)]
+        known.append(races.Info(int(code["run"][-1]), 0, 0, 0, 0))
+        own = ctypes.cast(backend.scheduler().equiv_observed, ctypes.c_void_p).value
+        code["run"] = [own if races.wrapped(one) else one.run for one in known]
+        return code, (races.Info * len(known))(*known)
 
     @property
     def param_bytes(self) -> int:
@@ -198,6 +215,7 @@ def launch(
     seed: int | None = None,
     completion: str = "eager",
     checks: bool = True,
+    check: str | None = None,
 ) -> LaunchStats:
     """Execute a grid to its end.
 
@@ -211,9 +229,10 @@ def launch(
         completion: when asynchronous copies land: `eager`, as they are issued; `late`, as late as PTX allows, their
             destinations holding 0xff bytes until then. A correct kernel gives the same bits.
         checks: whether shared memory is watched: reads of what was never written, mbarriers, CTAs that are gone.
+        check: `race`: look for accesses to shared memory that nothing orders, in any schedule; slow.
 
     Raises:
-        ValueError: another `completion`.
+        ValueError: another `completion` or `check`.
         DeviceError: the launch itself is not possible on the architecture.
         IllegalAccessError: an access outside registered, shared, local or parameter memory, misaligned, a write where
             only reads are allowed, a read of shared memory that was never written.
@@ -222,6 +241,9 @@ def launch(
     """
     if completion not in {"eager", "late"}:
         raise ValueError(f"completion {completion!r} is neither 'eager' nor 'late'")
+    if check not in {None, "race"}:
+        raise ValueError(f"check {check!r} is neither None nor 'race'")
+    code, info = program.observed if check else (program.code, None)
     shared = check_launch(program.kernel, program.arch, program.bytecode.dynamic_at, config, params)
     block = np.zeros(len(params) + 512, np.uint8)
     start = -block.ctypes.data % 256
@@ -235,19 +257,19 @@ def launch(
     waiting = (faults.Waiting * faults.WAITING_SHOWN)()
     notes = (faults.Note * faults.NOTES)()
     state = _Launch(
-        code=program.code.ctypes.data, regions=table.ctypes.data, region_count=len(regions), hint=hints.ctypes.data,
+        code=code.ctypes.data, regions=table.ctypes.data, region_count=len(regions), hint=hints.ctypes.data,
         params=block.ctypes.data + start, param_size=len(params), shared_size=shared,
         local_size=program.bytecode.local_size, cluster_size=int(np.prod(config.cluster)), block=config.block,
         grid=config.grid, cluster=config.cluster, budget=DEFAULT_BUDGET if budget is None else budget,
         matrix=matrix_unit.address() if program.uses_matrix else None,
-        late=int(completion == "late"), notes=notes,
+        late=int(completion == "late"), notes=notes, info=None if info is None else ctypes.addressof(info),
     )  # fmt: skip
     request = _Request(
         launch=ctypes.pointer(state), specials=program.specials.ctypes.data, special_count=len(program.specials),
         regs_size=program.bytecode.registers_size, dynamic_shared=config.dynamic_shared, shuffled=int(seed is not None),
         code_length=len(program.code),
         seed=(seed or 0) & 0xFFFF_FFFF_FFFF_FFFF, waiting=waiting, waiting_capacity=faults.WAITING_SHOWN,
-        checks=int(checks), may_spin=int(program.may_spin),
+        checks=program.unit if checks else 0, may_spin=int(program.may_spin),
     )  # fmt: skip
     run = backend.scheduler().equiv_launch
     began, processor_began = time.perf_counter(), time.thread_time()
@@ -257,7 +279,12 @@ def launch(
         raise DeviceError(f"{program.name}: no host memory for {config}")
     if result:
         stop = faults.Stop(
-            state.fault, list(waiting[: request.waiting_count]), request.waiting_count, shared, program.bytecode.shared
+            state.fault,
+            list(waiting[: request.waiting_count]),
+            request.waiting_count,
+            shared,
+            program.bytecode.shared,
+            state.other,
         )
         raise faults.describe(program.kernel, config.grid, tuple(regions), stop)
     seen = faults.notes(program.kernel, config.grid, notes[: state.note_count], program.bytecode.shared)

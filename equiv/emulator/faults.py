@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 WAITING_SHOWN = 64
 NOTES = 64
 _NEVER = 0xFFFF_FFFF
+_PROXY, _LIFETIME = 2, 3
+_WORDS = ("read", "write")
 
 
 class Fault(ctypes.Structure):
@@ -40,6 +42,14 @@ class Waiting(ctypes.Structure):
         ("wait", ctypes.c_uint32), ("id", ctypes.c_uint32), ("need", ctypes.c_uint32), ("arrived", ctypes.c_uint32),
         ("missing", ctypes.c_uint32), ("expected", ctypes.c_uint32), ("bytes", ctypes.c_int32),
         ("expect", ctypes.c_uint32), ("complete", ctypes.c_uint32),
+    ]  # fmt: skip
+
+
+class Other(ctypes.Structure):
+    """`Other` of csrc/runtime.h: the earlier access of a race."""
+
+    _fields_ = [
+        ("pc", ctypes.c_uint32), ("cta", ctypes.c_uint32), ("warp", ctypes.c_uint32), ("wrote", ctypes.c_uint32),
     ]  # fmt: skip
 
 
@@ -97,8 +107,9 @@ _VALUE_PROBLEMS = ("a copy of {0} bytes: cp.async copies 4, 8 or 16", "branch in
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """How a launch stopped: the fault; after a deadlock what waits (the first of `waiting_count`); bytes and variables of
-    shared memory.
+    """How a launch stopped: the fault, what waits after a deadlock (the first of `waiting_count`).
+
+    Then bytes and variables of shared memory, and the earlier access of a race.
     """
 
     fault: Fault
@@ -106,6 +117,7 @@ class Stop:
     waiting_count: int
     shared: int
     variables: tuple[SharedVariable, ...] = ()
+    other: Other | None = None
 
 
 def describe(kernel: Kernel, grid: tuple[int, int, int], regions: tuple[Region, ...], stop: Stop) -> EmulatorError:
@@ -143,6 +155,7 @@ def describe(kernel: Kernel, grid: tuple[int, int, int], regions: tuple[Region, 
             first=_at(kernel, fault.size),
         ),
         UNWRITTEN: lambda: f"read of {fault.size} bytes at {_shared(fault.address, stop.variables)}, never written",
+        RACE: lambda: _race(kernel, grid, fault, stop),
         PEER: lambda: f"access to {_shared(fault.address, stop.variables)}, a CTA whose threads have all exited",
         COPY: lambda: _COPY_PROBLEMS[fault.detail].format(address=fault.address, size=fault.size, signed=signed),
     }
@@ -151,10 +164,21 @@ def describe(kernel: Kernel, grid: tuple[int, int, int], regions: tuple[Region, 
     return kind(f"{where}: {texts[fault.kind]()}")
 
 
+def _race(kernel: Kernel, grid: tuple[int, int, int], fault: Fault, stop: Stop) -> str:
+    """Both accesses of a race and what is missing between them."""
+    why, other = fault.detail >> 1, stop.other
+    if why == _LIFETIME or other is None:
+        return f"nothing makes CTA rank {fault.address >> 24} of the cluster wait for this access before it exits"
+    return (
+        f"{_WORDS[fault.detail & 1]} of {_shared(fault.address, stop.variables)} after the {_WORDS[other.wrote]} by"
+        f" {_at(kernel, other.pc)}, {_cta(other.cta, grid)} warp {other.warp}: "
+        + ("no fence.proxy.async stands between them" if why == _PROXY else "nothing orders the two")
+    )
+
+
 _NOTES = {
     1: "{size} bytes of what is read at {shared} were never written",
-    2: "a load of tensor memory at lane {lane_of}, column {column}, of which {size} words were never written",
-    3: "{register} may not have been written",
+    2: "{size} words of what is read of tensor memory at {address:#010x} were never written",
 }
 
 
@@ -164,7 +188,7 @@ def notes(
     """What the checker noted, in words."""
     return tuple(
         f"{kernel.name}: {_at(kernel, one.pc)}, {_cta(one.cta, grid)} warp {one.warp} lane {one.lane}: "
-        + _NOTES[one.kind].format(size=one.size, shared=_shared(one.address, variables))
+        + _NOTES[one.kind].format(size=one.size, address=one.address, shared=_shared(one.address, variables))
         for one in found
     )
 

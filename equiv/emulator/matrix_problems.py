@@ -31,4 +31,5 @@ PROBLEMS: Final = (
     "operand of 4- or 6-bit elements that is MN-major, or in tensor memory: its packing is not known here",
     "cta_group::2 is issued by the CTA of even rank of a pair: this is rank {0} of {1}",
     "the operand cannot be transposed: only 16-bit types can",
+    "{1} words of tensor memory from {0:#010x} are read, and none of them was ever written",
 )

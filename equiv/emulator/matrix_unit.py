@@ -12,8 +12,8 @@ from equiv.emulator.isa import models
 
 _SOURCES: Final = Path(__file__).parent / "csrc"
 _PARTS: Final = (
-    "runtime.h", "checks.h", "memory.h", "matrix_api.h", "operands.h", "warp_mma.h", "tensor_state.h", "tensor_memory.h",
-    "tensor_mma.h", "matrix_unit.c",
+    "runtime.h", "checks.h", "observer.h", "memory.h", "matrix_api.h", "operands.h", "warp_mma.h",
+    "tensor_state.h", "tensor_memory.h", "tensor_mma.h", "matrix_unit.c",
 )  # fmt: skip
 _TYPES, _NONE = 8, 0xFFFF
 

@@ -181,10 +181,11 @@ class HostDevice:
     kind = "host"
     torch_device = "cpu"
 
-    def __init__(self, name: str = "emulated:sm_100a") -> None:
+    def __init__(self, name: str = "emulated:sm_100a", *, check: str | None = None) -> None:
         if name == "emulated:sm_0":
             raise UnsupportedError("arch:sm_0", "nobody has it")
         self.name = name
+        self.check = check
         self.arch = name.partition(":")[2]
         self.launches: list[Any] = []
         self.registered: dict[str, bool] = {}

@@ -90,6 +90,7 @@ def run(
     seed: int | None = None,
     completion: str = "eager",
     checks: bool = True,
+    check: str | None = None,
 ) -> engine.LaunchStats:
     """Launch the kernel of a module on buffers, which become its 64-bit parameters."""
     memory = Memory()
@@ -99,9 +100,9 @@ def run(
     before = [buffer.copy() for buffer in buffers] if OBSERVERS else []
     program = engine.load(parse(text), "k", arch)
     stats = engine.launch(
-        program, config, params, memory, budget=budget, seed=seed, completion=completion, checks=checks
+        program, config, params, memory, budget=budget, seed=seed, completion=completion, checks=checks, check=check
     )
-    if budget is None and seed is None and completion == "eager":
+    if check is None and budget is None and seed is None and completion == "eager":
         for observe in OBSERVERS:
             observe(text, config, arch, before, buffers)
     return stats

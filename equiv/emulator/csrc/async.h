@@ -15,7 +15,7 @@
 /* What ends a copy: a group of cp.async or of bulk copies of one thread, or bytes or an arrival counted by an mbarrier. */
 typedef enum { END_COPY_GROUP, END_BULK_GROUP, END_MBARRIER } End;
 
-typedef struct {
+typedef struct Copy {
     Warp *warp;
     const Op *op;
     uint32_t lane, end, group;
@@ -26,7 +26,7 @@ typedef struct {
     uint32_t bytes;         /* that the mbarrier counts */
     uint64_t barrier;       /* host address of the mbarrier, or 0 */
     int32_t arrivals;       /* at it, when all earlier copies of the thread have landed (cp.async.mbarrier.arrive) */
-    uint32_t landed;
+    uint32_t landed, clock; /* clock: for race.h */
     uint8_t *staged;        /* the source, read before the copy lands */
     TensorMap *tensor;         /* of a tensor copy; `to` or `from` is then its shared side */
     int32_t at[5];
@@ -188,6 +188,7 @@ COLD int copy_land(Copy *c) {
     if (c->tensor) box_pass(c, LAND);
     else if (c->size) copy_bytes(c);
     c->warp->launch->events++;
+    if (c->warp->launch->observer) c->warp->launch->observer->land(c);
     if (!c->barrier) return NEXT;
     return mbarrier_change(c->warp, c->op, c->lane, c->barrier, change, &before);
 }
@@ -198,6 +199,7 @@ COLD int copy_issue(Copy *c) {
     if (c->from && launch->watch && in_window(launch, c->from) &&
         read_block(c->warp, c->op, c->lane, c->from, source_unwritten(launch, c), c->tensor ? c->size : c->count))
         return FAULT;
+    if (launch->observer && launch->observer->issue(c)) return FAULT;
     if (!launch->late) return copy_land(c);
     struct Queue *q = launch->queue;
     c->group = c->end == END_COPY_GROUP ? c->warp->copy_group[c->lane] : c->warp->bulk_group[c->lane];

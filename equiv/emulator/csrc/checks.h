@@ -1,35 +1,38 @@
 /* What is known about shared memory beyond its bytes: which were written, where mbarriers live, who still runs.
  *
- * Memory that nobody has written holds 0xff bytes, so only a byte that was *written* as 0xff needs a mark in the shadow, and
- * only a value that shows such a byte needs a look at it. That makes the check cheap. */
+ * Memory that nobody has written holds 0xff bytes, so only a unit that was *written* as all ones needs a mark in the shadow,
+ * and only a value that shows such a unit needs a look at it. That makes the check cheap. A unit is a byte in kernels that
+ * access shared memory byte by byte, else two bytes, of which far fewer are all ones by chance. */
 #ifndef EQUIV_CHECKS_H
 #define EQUIV_CHECKS_H
 
 #include <stdlib.h>
 
-#include "runtime.h"
+#include "observer.h"
 
 #define SHADOW_WRITTEN 1  /* the byte is 0xff because somebody wrote that */
 #define SHADOW_MBARRIER 2 /* the byte is part of an mbarrier */
 
-/* Non-zero if a byte of x is 0xff. */
-#define ODD32(x) ((~(uint32_t)(x) - 0x01010101u) & (uint32_t)(x) & 0x80808080u)
-#define ODD64(x) ((~(uint64_t)(x) - 0x0101010101010101ull) & (uint64_t)(x) & 0x8080808080808080ull)
+/* Non-zero if a unit of x is all ones. low, high: the lowest and the highest bit of every unit. */
+#define ODD32(x, low, high) ((~(uint32_t)(x) - (uint32_t)(low)) & (uint32_t)(x) & (uint32_t)(high))
+#define ODD64(x, low, high) ((~(uint64_t)(x) - (low)) & (uint64_t)(x) & (high))
 
 /* An mbarrier by its shared address, and the instructions (NEVER: none) that initialised it, that last raised and last
  * lowered the bytes it expects. */
 typedef struct { uint32_t address, init, expect, complete, cta, warp; } BarrierRecord;
 
-/* Of a cluster. shadow: a byte for each of the window's. */
+/* Of a cluster. shadow: a byte for each of the window's. unit: bytes; low, high: for ODD32. */
 struct Watch {
     uint8_t *shadow;
+    uint64_t low, high;
+    uint32_t unit;
     BarrierRecord *barrier;
     uint32_t count, capacity;
 };
 
 /* What deserves a look but may be right: at most one an instruction. */
 typedef struct Note { uint32_t kind, pc, lane, size; uint64_t address; uint32_t cta, warp; } Note;
-typedef enum { NOTE_PARTLY_WRITTEN = 1, NOTE_TENSOR_UNWRITTEN, NOTE_REGISTER } NoteKind;
+typedef enum { NOTE_PARTLY_WRITTEN = 1, NOTE_TENSOR_UNWRITTEN } NoteKind;
 #define NOTES 64
 
 static inline int in_window(const Launch *launch, uint64_t host) {
@@ -48,7 +51,9 @@ COLD void note(Warp *w, const Op *o, uint32_t kind, uint32_t lane, uint64_t addr
 COLD uint32_t unwritten_slow(const Launch *launch, uint64_t host, uint32_t size) {
     const uint8_t *byte = (const uint8_t *)host, *shadow = launch->watch->shadow + (host - (uint64_t)(uintptr_t)launch->window);
     uint32_t count = 0;
-    for (uint32_t i = 0; i < size; i++) count += byte[i] == 0xff && !(shadow[i] & SHADOW_WRITTEN);
+    uint32_t unit = launch->watch->unit;
+    for (uint32_t i = 0; i < size; i += unit)
+        count += byte[i] == 0xff && byte[i + unit - 1] == 0xff && !(shadow[i] & SHADOW_WRITTEN) ? unit : 0;
     return count;
 }
 static inline uint32_t unwritten(const Launch *launch, uint64_t host, uint32_t size) {
@@ -57,7 +62,7 @@ static inline uint32_t unwritten(const Launch *launch, uint64_t host, uint32_t s
     if (!launch->watch || !in_window(launch, host)) return 0;
     for (; i + 8 <= size; i += 8) {
         memcpy(&word, (const void *)(host + i), 8);
-        odd |= ODD64(word);
+        odd |= ODD64(word, launch->watch->low, launch->watch->high);
     }
     return odd || i < size ? unwritten_slow(launch, host, size) : 0;
 }

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "async.h"
+#include "race.h"
 #include "sync.h"
 #include "request.h"
 #include "tensor_state.h"
@@ -27,6 +27,7 @@ typedef struct Running {
     uint64_t events;
     struct Queue queue;
     struct Watch watch;
+    struct Race *race;
 } Running;
 
 typedef enum { DONE = 10, MOVING, SPINNING, STUCK } Round;
@@ -66,7 +67,10 @@ static int can_run(Warp *w) {
     int ready = w->active != 0;
     for (uint32_t i = 0; i < w->fragments; i++) {
         Fragment *f = &w->fragment[i];
-        if (f->wait == WAIT_CLUSTER && w->launch->cluster_phase >= f->need) wake(w, f);
+        if (f->wait == WAIT_CLUSTER && w->launch->cluster_phase >= f->need) {
+            wake(w, f);
+            OBSERVE(w->launch, w, 0, EVENT_CLUSTER_PASS, 0);
+        }
         if (f->wait == WAIT_MBARRIER && mbarrier_over(w->launch, f)) wake(w, f);
         ready |= f->wait == READY;
     }
@@ -175,7 +179,7 @@ static int run_round(Request *r, Running *c, uint32_t count, uint64_t *state) {
         spin &= used;
     }
     if (!alive) {
-        if (queue_finish(g) == FAULT || mbarriers_finish(g) == FAULT) return FAULT;
+        if (queue_finish(g) == FAULT || mbarriers_finish(g) == FAULT || (g->race && race_finish(g) == FAULT)) return FAULT;
         for (uint32_t i = 0; i < g->cluster_size; i++) {
             uint32_t columns = tensor_used(c->ctas[i].tensor);
             if (columns) return fault(c->ctas[i].warp, g->code + r->code_length - 1, FAULT_MATRIX, 0, columns, 0, TENSOR_LEAK);
@@ -204,6 +208,7 @@ static void enter(Launch *g, Running *c) {
     g->cluster_phase = c->phase;
     g->queue = &c->queue;
     g->watch = c->watch.shadow ? &c->watch : 0;
+    g->race = c->race;
 }
 
 static void release(Request *r, Running *c) {
@@ -216,6 +221,7 @@ static void release(Request *r, Running *c) {
     if (c->window) munmap(c->window, (size_t)r->launch->cluster_size * SHARED_SLICE);
     if (c->watch.shadow) munmap(c->watch.shadow, (size_t)r->launch->cluster_size * SHARED_SLICE);
     free(c->watch.barrier);
+    race_end(r->launch, c->race);
     free(c->queue.copy);
     free(c->locals);
     free(c->files);
@@ -248,12 +254,16 @@ static Running *reserve(Request *r) {
     c->locals = calloc(local * n * per + 1, 1);
     c->window = reserve_window(n);
     if (r->checks) c->watch.shadow = reserve_window(n);
+    c->watch.unit = r->checks;
+    c->watch.low = r->checks == 1 ? 0x0101010101010101ull : 0x0001000100010001ull;
+    c->watch.high = r->checks == 1 ? 0x8080808080808080ull : 0x8000800080008000ull;
     if (!c->ctas || !c->all || !c->warps || !c->arrived || !c->files || !c->locals || !c->window ||
         (r->checks && !c->watch.shadow)) {
         release(r, c);
         return 0;
     }
     memset(c->files, 0xff, regs * n * per);
+    if (g->observer) c->race = race_begin(g, n * per);
     for (uint32_t i = 0; i < n; i++) {
         c->ctas[i].rank = i;
         c->ctas[i].warps = per;
@@ -276,6 +286,7 @@ static void start(Request *r, Running *c, uint64_t number) {
     Launch *g = r->launch;
     uint32_t n = g->cluster_size, across = g->grid[0] / g->cluster[0], down = g->grid[1] / g->cluster[1];
     c->phase = c->expiries = c->spinning = c->watch.count = 0;
+    if (c->race) race_reset(g, c->race);
     for (uint32_t i = 0; i < n; i++) {
         Cta *a = &c->ctas[i];
         a->index[0] = (uint32_t)(number % across) * g->cluster[0] + i % g->cluster[0];
@@ -359,11 +370,15 @@ int equiv_nothing(Warp *w, const Op *o, uint32_t m) {
     return NEXT;
 }
 
+/* The handler of instructions that order accesses, in a launch that looks for races. */
+int equiv_observed(Warp *w, const Op *o, uint32_t m) { return race_observed(w, o, m); }
+
 /* Runs the launch that `r` describes. Returns 0, 1 after a fault (described in r->launch->fault), or -1 without memory. */
 int equiv_launch(Request *r) {
     fenv_t environment;
     fegetenv(&environment); /* the caller may have set rounding or flushing modes; the handlers need the default ones */
     fesetenv(FE_DFL_ENV);
+    r->launch->observer = r->launch->info ? &RACE : 0;
     int result = run_grid(r);
     fesetenv(&environment);
     return result == FAULT ? 1 : result;

@@ -51,9 +51,11 @@ COLD int mbarrier_change(Warp *w, const Op *o, uint32_t lane, uint64_t at, Chang
     b.count -= change.drop;
     /* Every arrival has come, so nobody can expect these bytes any more. */
     if (!b.pending && b.tx < 0 && w->launch->watch) return fault(w, o, FAULT_MBARRIER, lane, address, (uint32_t)-b.tx, 6);
+    if (change.arrivals > 0) OBSERVE(w->launch, w, o, EVENT_ARRIVE, at);
     if (!b.pending && !b.tx) {
         b.parity ^= 1;
         b.pending = b.count;
+        OBSERVE(w->launch, w, o, EVENT_PHASE, at);
     }
     word = mbarrier_word(&b);
     memcpy((void *)at, &word, 8);
@@ -137,7 +139,10 @@ COLD int mbarrier_wait(Warp *w, const Op *o, uint32_t *m, const Addresses *a, co
         parked[l] = (uint32_t)(a->at[l] - (uint64_t)(uintptr_t)w->launch->window);
         if (!mbarrier_read(word, &b) || !barrier_known(w->launch, parked[l]))
             return fault(w, o, FAULT_MBARRIER, (uint32_t)l, parked[l], 0, 0);
-        if (b.parity != (parity[l] & 1)) *done |= 1u << l;
+        if (b.parity != (parity[l] & 1)) {
+            *done |= 1u << l;
+            OBSERVE(w->launch, w, o, EVENT_WAIT, a->at[l]);
+        }
         else if (!(w->expired >> l & 1)) waits |= 1u << l;
     }
     w->expired &= ~*m;

@@ -71,6 +71,7 @@ static inline int shared_check(Warp *w, const Op *o, uint32_t m, Addresses *a, u
         if (peer && peers_check(w, o, m, a->at)) return FAULT;
     }
     LANES(l) a->at[l] += base;
+    if (__builtin_expect(w->launch->observer != 0, 0)) return w->launch->observer->access(w, o, m, a->at, size);
     return NEXT;
 }
 

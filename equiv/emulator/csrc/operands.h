@@ -52,7 +52,9 @@ static inline const uint8_t *chunk(Warp *w, const Op *o, uint32_t lane, const De
         fault(w, o, FAULT_SHARED_BOUNDS, lane, d->rank << 24 | at, 16, 0);
         return 0;
     }
-    return w->launch->window + (size_t)d->rank * SHARED_SLICE + at;
+    const uint8_t *host = w->launch->window + (size_t)d->rank * SHARED_SLICE + at;
+    if (w->launch->observer && w->launch->observer->block(w, o, lane, (uint64_t)(uintptr_t)host, 16)) return 0;
+    return host;
 }
 
 /* Rows [first, first + rows) of a K-major matrix: `bytes` of each, packed one after the other. */

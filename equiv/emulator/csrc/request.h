@@ -25,7 +25,7 @@ typedef struct {
     uint64_t seed;
     Waiting *waiting;
     uint32_t waiting_capacity, waiting_count;
-    uint32_t checks;   /* whether shared memory is watched */
+    uint32_t checks;   /* whether shared memory is watched: 0, or by units of so many bytes */
     uint32_t may_spin; /* whether the kernel may wait for other CTAs through global memory */
 } Request;
 

@@ -45,6 +45,9 @@ typedef struct {
     uint32_t cta, warp, mask, detail;
 } Fault;
 
+/* The earlier access of a race: where, by whom, whether it wrote. */
+typedef struct { uint32_t pc, cta, warp, wrote; } Other;
+
 /* One parked or ready group of lanes. id: barrier number, or shared address of an mbarrier; need: threads, lanes, phase or
  * parity; result: where in the register file a barrier's reduction goes, and which of its forms (bar.red). */
 typedef struct { uint32_t pc, mask, wait, id, need, result, form; } Fragment;
@@ -100,6 +103,10 @@ struct Launch {
     struct Watch *watch;      /* what is known about its shared memory (checks.h); 0: nothing is checked */
     struct Note *notes;
     uint32_t note_count, reserved2;
+    const struct Observer *observer; /* of a launch that looks for races (observer.h), else 0 */
+    const struct Info *info;         /* of each instruction, for the observer */
+    struct Race *race;               /* of the running cluster */
+    Other other;                     /* the earlier access of a race */
 };
 
 #define REG(type, k) ((type *)(w->regs + o->arg[k]))

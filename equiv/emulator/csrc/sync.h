@@ -2,7 +2,7 @@
 #ifndef EQUIV_SYNC_H
 #define EQUIV_SYNC_H
 
-#include "runtime.h"
+#include "observer.h"
 
 static inline void wake(Warp *w, Fragment *f) {
     f->wait = READY;
@@ -40,12 +40,14 @@ COLD void barrier_release(Cta *c, uint32_t id) {
     b->threads = b->trues = b->falses = 0;
     c->warp->launch->events++;
     memset(b->arrived, 0, c->warps * sizeof *b->arrived);
+    OBSERVE(c->warp->launch, c->warp, 0, EVENT_BARRIER_DONE, id);
     for (uint32_t i = 0; i < c->warps; i++)
         for (uint32_t k = 0; k < c->warp[i].fragments; k++) {
             Fragment *f = &c->warp[i].fragment[k];
             if (f->wait != WAIT_BARRIER || f->id != id) continue;
             barrier_result(&c->warp[i], f->mask, f->result, f->form, &done);
             wake(&c->warp[i], f);
+            OBSERVE(c->warp->launch, &c->warp[i], 0, EVENT_BARRIER_PASS, id);
         }
 }
 
@@ -63,9 +65,11 @@ COLD int barrier_reduce(Warp *w, const Op *o, uint32_t m, uint32_t id, uint32_t 
     b->trues += (uint32_t)__builtin_popcount(m & predicate);
     b->falses += (uint32_t)__builtin_popcount(m & ~predicate);
     w->launch->events++;
+    OBSERVE(w->launch, w, o, EVENT_BARRIER_ARRIVE, id);
     if (barrier_complete(c, b)) {
         barrier_result(w, m, result, form, b);
         barrier_release(c, id);
+        if (waits) OBSERVE(w->launch, w, o, EVENT_BARRIER_PASS, id);
         return NEXT;
     }
     if (!waits) return NEXT;
@@ -102,6 +106,7 @@ static inline void cluster_check(Launch *launch) {
             if (behind & w->live) return;
         }
     launch->cluster_phase = phase + 1;
+    OBSERVE(launch, 0, 0, EVENT_CLUSTER_DONE, 0);
     launch->events++;
 }
 
@@ -112,6 +117,7 @@ COLD int cluster_arrive(Warp *w, const Op *o, uint32_t m) {
         w->cluster_phase[l]++;
     }
     w->launch->events++;
+    OBSERVE(w->launch, w, o, EVENT_CLUSTER_ARRIVE, 0);
     cluster_check(w->launch);
     return NEXT;
 }
@@ -119,7 +125,10 @@ COLD int cluster_arrive(Warp *w, const Op *o, uint32_t m) {
 COLD int cluster_wait(Warp *w, const Op *o, uint32_t m) {
     uint32_t need = 0;
     LANES(l) if (HAS(l) && w->cluster_phase[l] > need) need = w->cluster_phase[l];
-    if (w->launch->cluster_phase >= need) return NEXT;
+    if (w->launch->cluster_phase >= need) {
+        OBSERVE(w->launch, w, o, EVENT_CLUSTER_PASS, 0);
+        return NEXT;
+    }
     return park(w, o, m, (uint32_t)(o - w->launch->code) + 1, WAIT_CLUSTER, 0, need);
 }
 

@@ -20,7 +20,10 @@ static int tensor_alloc(Warp *w, const Op *o, Addresses *to, uint32_t columns) {
         if (room < count) continue;
         memset(t->used + at, 1, count);
         t->size[at] = (uint8_t)count;
-        for (uint32_t lane = 0; lane < TENSOR_LANES; lane++) memset(t->word[lane] + at * TENSOR_UNIT, 0xff, columns * 4);
+        for (uint32_t lane = 0; lane < TENSOR_LANES; lane++) {
+            memset(t->word[lane] + at * TENSOR_UNIT, 0xff, columns * 4);
+            memset(t->written[lane] + at, 0, count * sizeof **t->written);
+        }
         uint32_t address = at * TENSOR_UNIT;
         memcpy((void *)to->at[0], &address, 4);
         return NEXT;
@@ -42,6 +45,22 @@ static int tensor_relinquish(Warp *w, const Op *o) {
     Cta *c = w->cta;
     if (!c->tensor && !(c->tensor = calloc(1, sizeof *c->tensor))) return matrix_fault(w, o, 0, PROBLEM_MEMORY, 0, 0);
     c->tensor->relinquished = 1;
+    return NEXT;
+}
+
+/* After a write of a word, and whether one is still as the allocation left it. */
+static inline void tensor_mark(struct Tensor *t, uint32_t row, uint32_t column) {
+    if (t->word[row][column] == FULL) t->written[row][column / TENSOR_UNIT] |= 1u << column % TENSOR_UNIT;
+}
+static inline uint32_t tensor_fresh(const struct Tensor *t, uint32_t row, uint32_t column) {
+    return t->word[row][column] == FULL && !(t->written[row][column / TENSOR_UNIT] >> column % TENSOR_UNIT & 1);
+}
+
+/* A read of `total` words of which `fresh` were never written: a fault if all, a note if some. */
+static int tensor_read(Warp *w, const Op *o, uint32_t lane, uint32_t address, uint32_t fresh, uint32_t total) {
+    if (!fresh || !w->launch->watch) return NEXT;
+    if (fresh == total) return matrix_fault(w, o, lane, PROBLEM_UNWRITTEN, address, total);
+    note(w, o, NOTE_TENSOR_UNWRITTEN, lane, address, fresh);
     return NEXT;
 }
 
@@ -77,15 +96,16 @@ static int tensor_access(Warp *w, const Op *o, const TensorMove *t) {
 
 static int tensor_load(Warp *w, const Op *o, const TensorMove *t, uint32_t *const *d) {
     if (tensor_access(w, o, t)) return FAULT;
-    uint32_t lane = t->address >> 16, first = t->address & 0xffff;
+    uint32_t lane = t->address >> 16, first = t->address & 0xffff, fresh = 0;
     for (uint32_t i = 0; i < t->count; i++)
         for (uint32_t l = 0; l < 32; l++) {
             uint32_t row, column;
             tensor_place(t, i, l, &row, &column);
+            fresh += tensor_fresh(w->cta->tensor, lane + row, first + column);
             const uint32_t *from = &w->cta->tensor->word[lane + row][first + column];
             d[i][l] = t->packed ? (from[0] & 0xffffu) | from[1] << 16 : from[0];
         }
-    return NEXT;
+    return tensor_read(w, o, 0, t->address, fresh, 32 * t->count);
 }
 
 static int tensor_store(Warp *w, const Op *o, const TensorMove *t, const uint32_t *const *s) {
@@ -98,6 +118,7 @@ static int tensor_store(Warp *w, const Op *o, const TensorMove *t, const uint32_
             uint32_t *to = &w->cta->tensor->word[lane + row][first + column];
             if (t->packed) to[0] = s[i][l] & 0xffffu, to[1] = s[i][l] >> 16;
             else to[0] = s[i][l];
+            tensor_mark(w->cta->tensor, lane + row, first + column);
         }
     return NEXT;
 }
@@ -127,6 +148,7 @@ static int tensor_copy(Warp *w, const Op *o, uint32_t lane, const TensorCopy *t)
             uint32_t quarter = to / 32, half = t->spread == 4 ? 0 : t->spread == 2 ? quarter % 2 : quarter / 2;
             uint32_t row = t->spread == 0 ? to : half * 32 + to % 32;
             memcpy(&c->tensor->word[to][column], buffer + row * bytes, bytes);
+            for (uint32_t i = 0; i < bytes / 4; i++) tensor_mark(c->tensor, to, column + i);
         }
     }
     return NEXT;

@@ -120,6 +120,18 @@ static int tensor_accumulate(Warp *w, const Op *o, uint32_t lane, const TensorMm
     if (own && !copy) return matrix_fault(w, o, lane, PROBLEM_MEMORY, 0, 0);
     for (uint32_t r = 0; own && r < rows; r++)
         for (uint32_t n = 0; n < s->n; n++) copy[r * s->n + n] = *tensor_word(t, s, c, r, n);
+    if (t->accumulate && w->launch->watch) {
+        uint32_t fresh = 0;
+        for (uint32_t r = 0; r < rows; r++)
+            for (uint32_t n = 0; n < s->n; n++) {
+                size_t place = (size_t)(tensor_word(t, s, c, r, n) - &c->tensor->word[0][0]);
+                fresh += tensor_fresh(c->tensor, (uint32_t)(place / TENSOR_COLUMNS), (uint32_t)(place % TENSOR_COLUMNS));
+            }
+        if (tensor_read(w, o, lane, t->d, fresh, rows * s->n)) {
+            free(copy);
+            return FAULT;
+        }
+    }
     void *at = own ? copy : tensor_word(t, s, c, 0, 0);
     ptrdiff_t line = (ptrdiff_t)step * (own ? s->n : TENSOR_COLUMNS);
     eq_mma_in from = {t->accumulate ? at : 0, line, step};

@@ -10,9 +10,9 @@
 #define TENSOR_UNITS (TENSOR_COLUMNS / TENSOR_UNIT)
 #define TENSOR_LEAK 17 /* PROBLEM_LEAK of matrix_api.h */
 
-/* size: units of the allocation that starts at a unit, else 0. */
+/* written: a bit for each word that is all ones because somebody wrote that. size: units of the allocation that starts at a unit, else 0. */
 struct Tensor {
-    uint32_t word[TENSOR_LANES][TENSOR_COLUMNS];
+    uint32_t word[TENSOR_LANES][TENSOR_COLUMNS], written[TENSOR_LANES][TENSOR_UNITS];
     uint8_t size[TENSOR_UNITS], used[TENSOR_UNITS], relinquished;
 };
 

@@ -42,11 +42,11 @@ def shared(space: str) -> bool:
 
 def _odd(names: list[str], bits: int) -> str:
     """C: true if a lane's value shows a byte of never-written shared memory."""
-    macro = f"ODD{64 if bits == 64 else 32}"
+    width = 64 if bits == 64 else 32
+    tests = " | ".join(f"ODD{width}({name}_[l], low, high)" for name in names)
     return (
-        f"w->launch->watch && ({{ uint{64 if bits == 64 else 32}_t odd = 0; LANES(l) odd |= "
-        + " | ".join(f"{macro}({name}_[l])" for name in names)
-        + "; odd; })"
+        f"w->launch->watch && ({{ const uint64_t low = w->launch->watch->low, high = w->launch->watch->high;"
+        f" uint{width}_t odd = 0; LANES(l) odd |= {tests}; odd; }})"
     )
 
 

@@ -355,5 +355,7 @@ def test_bytes_that_come_late_and_were_not_expected_are_told_by_the_deadlock() -
         "@%p1 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r21], [%rd1], 256, [%r20];" + WAIT
     )
     for completion in ("eager", "late"):
-        with pytest.raises(EmulatorError, match=r"offset 4096 \(`bar` \+ 0\): 256 bytes are expected and have not come"):
+        with pytest.raises(
+            EmulatorError, match=r"offset 4096 \(`bar` \+ 0\): 256 bytes are expected and have not come"
+        ):
             launch(body, numbers(), completion=completion)

@@ -148,16 +148,26 @@ def test_misuse_of_tensor_memory_is_named(body: str, message: str) -> None:
         lab(body, unique(64))
 
 
-def test_tensor_memory_is_poisoned_when_it_is_allocated() -> None:
-    body = """
+@pytest.mark.parametrize("given", ["", "@%p1 bra SKIP; tcgen05.st.sync.aligned.16x64b.x1.b32 [%tm], {%r1}; SKIP:"])
+def test_tensor_memory_that_was_never_written_is_told(given: str) -> None:
+    body = f"""
         .reg .b32 %tm; mov.u32 %r1, %tid.x; ld.param.b64 %rd1, [out];
         mul.wide.u32 %rd2, %r1, 4; add.s64 %rd1, %rd1, %rd2;
         tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [slot], 32; ld.shared.b32 %tm, [slot];
-        tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r2}, [%tm]; tcgen05.wait::ld.sync.aligned; st.global.b32 [%rd1], %r2;
+        setp.eq.u32 %p1, 0, 1; {given}
+        tcgen05.ld.sync.aligned.32x32b.x1.b32 {{%r2}}, [%tm]; tcgen05.wait::ld.sync.aligned; st.global.b32 [%rd1], %r2;
         tcgen05.dealloc.cta_group::1.sync.aligned.b32 %tm, 32; ret;"""
     out = np.zeros(32, np.uint32)
-    run(module_text(body, ("out",), outside=".shared .b32 slot;"), [out], LaunchConfig((1, 1, 1), (32, 1, 1)))
-    assert (out == 0xFFFFFFFF).all()
+    text = module_text(body, ("out",), outside=".shared .b32 slot;")
+    config = LaunchConfig((1, 1, 1), (32, 1, 1))
+    if given:
+        (note,) = run(text, [out], config).notes
+        assert note.endswith("16 words of what is read of tensor memory at 0x00000000 were never written")
+    else:
+        with pytest.raises(EmulatorError, match="32 words of tensor memory from 0x00000000 are read, and none of them"):
+            run(text, [out], config)
+    run(text, [out], config, checks=False)
+    assert (out == 0xFFFFFFFF).sum() == (16 if given else 32)
 
 
 @pytest.mark.parametrize(
