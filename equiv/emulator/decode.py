@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
+from equiv.emulator.bytecode import ByteCode, Decoded, Place
 from equiv.emulator.isa import TABLE
 from equiv.emulator.isa.table import FLOAT_TYPES, TYPE_BITS, Entry, OperandSpec
 from equiv.emulator.layout import Layout, assign_registers
@@ -27,7 +28,7 @@ from equiv.emulator.ptx import (
     Vector,
 )
 from equiv.emulator.shapes import Shape, Slot
-from equiv.emulator.variables import SharedVariable, place
+from equiv.emulator.variables import place
 from equiv.errors import UnknownInstructionError
 
 # In the order of SpecialKind in csrc/engine.c.
@@ -45,59 +46,6 @@ _SHARED_ADDRESS = _SPECIAL_NUMBER["shared address"]
 _ALWAYS = _SPECIAL_NUMBER["always"]
 _ZERO_SPECIALS = frozenset({"tid.w", "ctaid.w", "clusterid.w", "cluster_ctaid.w"})
 ARCHITECTURES = {"sm_90a": 90, "sm_90": 90, "sm_100a": 100, "sm_100": 100}
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """What an operand's slot refers to before registers have offsets: `register`, `special`, `value` or `label`."""
-
-    kind: str
-    name: str = ""
-    value: int = 0
-    bits: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Decoded:
-    """One instruction: its handler's shape (None: no effect), the places of its slots, in the handler's order."""
-
-    shape: Shape | None
-    places: tuple[Place, ...]
-    outputs: frozenset[str]
-    inputs: frozenset[str]
-    flow: str
-
-    @property
-    def writes_late(self) -> bool:
-        """Whether destinations may be written after it: accumulators of `wgmma`, until their group is waited for."""
-        return self.shape is not None and self.shape.entry.base == "wgmma"
-
-
-@dataclass(frozen=True)
-class ByteCode:
-    """A decoded kernel.
-
-    Attributes:
-        instructions: as in the kernel, with an exit behind the last.
-        arguments: per instruction the 64-bit arguments of its handler.
-        guards: per instruction (offset of the guard predicate, whether it is negated).
-        specials: (kind, offset, bytes a lane, value) of each register slot that is filled when a warp starts.
-        registers_size: bytes of one warp's register file.
-        local_size: bytes of local memory a lane.
-        dynamic_at: offset of dynamic shared memory within a CTA's.
-        shared: the variables in shared memory.
-    """
-
-    kernel: Kernel
-    arch: str
-    instructions: tuple[Decoded, ...]
-    arguments: tuple[tuple[int, ...], ...]
-    guards: tuple[tuple[int, bool], ...]
-    specials: tuple[tuple[int, int, int, int], ...]
-    registers_size: int
-    dynamic_at: int
-    local_size: int
-    shared: tuple[SharedVariable, ...] = ()
 
 
 class _MisfitError(Exception):

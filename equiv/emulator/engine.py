@@ -19,13 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from equiv.emulator import backend, faults, matrix_unit, races
-from equiv.emulator.decode import ByteCode, decode
+from equiv.emulator.decode import decode
 from equiv.emulator.inline import inline
 from equiv.emulator.loading import check_launch, place_variables
 from equiv.emulator.memory import Memory, Region
 from equiv.errors import DeviceError
 
 if TYPE_CHECKING:
+    from equiv.emulator.bytecode import ByteCode
     from equiv.emulator.ptx import Kernel, Module
 
 DEFAULT_BUDGET = 1 << 36

@@ -14,7 +14,7 @@ from equiv.emulator.isa.table import TYPE_BITS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from equiv.emulator.decode import Decoded
+    from equiv.emulator.bytecode import Decoded
     from equiv.emulator.ptx import Kernel
 
 LANES = 32

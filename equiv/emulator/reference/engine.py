@@ -31,7 +31,7 @@ from equiv.errors import DeviceError, UnknownInstructionError
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from equiv.emulator.decode import ByteCode
+    from equiv.emulator.bytecode import ByteCode
     from equiv.emulator.memory import Memory
     from equiv.emulator.ptx import Kernel, Module
     from equiv.emulator.reference.warps import Observer

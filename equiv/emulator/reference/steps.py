@@ -17,7 +17,7 @@ from equiv.errors import UnknownInstructionError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from equiv.emulator.decode import Decoded
+    from equiv.emulator.bytecode import Decoded
     from equiv.emulator.ptx import Instruction
     from equiv.emulator.reference.machine import Warp
 
