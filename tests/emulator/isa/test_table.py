@@ -76,8 +76,7 @@ def test_an_opcode_and_operands_belong_to_one_entry_only(entry: Entry) -> None:
         ("add.f32.ftz", "modifier `.ftz` is not known here"),
         ("wgmma.fence.async", "modifier `.async` is not known here"),
         ("mma.sp.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32", "sparse matrices are not emulated"),
-        ("tcgen05.mma.cta_group::1.kind::i8",
-         "emulated are the kinds f16, tf32, f8f6f4, mxf8f6f4, mxf4, mxf4nvf4"),
+        ("tcgen05.mma.cta_group::1.kind::i8", "emulated are the kinds f16, tf32, f8f6f4, mxf8f6f4, mxf4, mxf4nvf4"),
     ],
 )
 def test_an_unknown_part_of_an_opcode_is_named_with_its_line(opcode: str, reason: str) -> None:
