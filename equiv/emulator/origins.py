@@ -90,7 +90,7 @@ def _cvt(graph: Graph, step: Step, given: Sequence[Node], *_: object) -> Node | 
     if target == "f32" and source in {"bf16", "f16"} and not step.mods.get("sat") and not step.mods.get("ftz"):
         return _widened(graph, given[0], source)
     integers = all(one[0] in "us" and one[1:].isdigit() for one in (target, source))
-    if not integers or step.mods["sat"]:
+    if not integers or step.mods.get("sat"):
         return None
     size = TYPE_BITS[target] // 8
     if size > given[0].size and source[0] == "s":
