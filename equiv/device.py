@@ -50,6 +50,10 @@ class Device(Protocol):
         """What ran."""
         ...
 
+    def remarks(self) -> tuple[str, ...]:
+        """What is to be known of those launches beside their results, a line each."""
+        ...
+
     def active(self) -> AbstractContextManager[None]:
         """Triton and CuTe DSL calls of this process go to this device inside the block; blocks of devices may nest."""
         ...
@@ -145,6 +149,10 @@ class CudaDevice:
             )
         with torch.cuda.device(self._index):
             yield
+
+    def remarks(self) -> tuple[str, ...]:
+        """Nothing: what a GPU computes needs no vouching."""
+        return ()
 
     def recorded(self, root: Path, name: str) -> AbstractContextManager[None]:
         """A GPU does not record.

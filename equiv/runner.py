@@ -95,6 +95,7 @@ def run_party(
             function(case, {tensor: place.tensor for tensor, place in placed.items()})
             device.synchronize()
             launches = tuple(device.launches)
+            notes = device.remarks()
         for place in placed.values():
             place.pull()
         return Side(
@@ -104,6 +105,7 @@ def run_party(
             launches=len(launches),
             warp_instructions=sum(launch.warp_instructions for launch in launches),
             seconds=sum(launch.seconds for launch in launches),
+            notes=notes,
         )
     finally:
         for buffer in buffers:

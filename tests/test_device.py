@@ -26,6 +26,7 @@ from equiv.emulator.content import window
 from equiv.emulator.device import EmulatedDevice
 from equiv.emulator.record import RecordFolder
 from equiv.emulator.replay import replay_directory
+from equiv.emulator.vouch import Vouch
 from equiv.errors import DeviceError, IllegalAccessError, RecordError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
@@ -176,6 +177,18 @@ def test_every_image_that_ran_is_vouched_for(device: EmulatedDevice) -> None:
     with device.active():
         sample_triton.halve[(4,)](torch.zeros(512), 0.5, BLOCK=128)
     assert list(device.vouches()) == [device.launches[0].image]
+    assert device.remarks() == ()
+
+
+def test_an_image_that_nothing_vouches_for_is_remarked_once(
+    device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("equiv.emulator.device._VOUCHES", {})
+    monkeypatch.setattr("equiv.emulator.vouch.vouch", lambda *_: Vouch(ok=False, detail="other SASS", ptxas=""))
+    with device.active():
+        for _ in range(2):
+            sample_triton.halve[(4,)](torch.zeros(512), 0.5, BLOCK=128)
+    assert device.remarks() == ("not vouched for: halve: other SASS",)
 
 
 def test_a_registered_span_is_all_that_a_kernel_may_touch(device: EmulatedDevice) -> None:

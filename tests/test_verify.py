@@ -135,3 +135,9 @@ def test_launch_records_are_kept_by_case_seed_party_and_architecture(tmp_path: P
         "fake.good.5.candidate.sm_100a",
         "fake.good.5.oracle.sm_100a",
     ]
+
+
+def test_what_a_device_remarks_of_a_partys_launches_is_noted_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert verdict("good").notes == ()
+    monkeypatch.setattr(equiv_fake.HostDevice, "remarks", lambda _: ("nothing vouches for it",))
+    assert verdict("good").notes == ("oracle: nothing vouches for it", "candidate: nothing vouches for it")

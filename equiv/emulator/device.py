@@ -165,6 +165,22 @@ class EmulatedDevice:
                 _VOUCHES[key] = vouch.vouch(prepared.module, prepared.image.cubin, self.arch)
         return {one.image: _VOUCHES[one.image, self.arch] for one in self.launches}
 
+    def remarks(self) -> tuple[str, ...]:
+        """What is to be known of the launches since activation beside their results: one line each, none twice.
+
+        An image whose fusing of products and sums nothing vouches for, sums whose order the hardware leaves open, and
+        what the checker noticed without calling it a fault.
+        """
+        vouches = self.vouches()
+        lines = []
+        for one in self.launches:
+            if not vouches[one.image].ok:
+                lines.append(f"not vouched for: {one.kernel}: {vouches[one.image].detail}")
+            if one.order_dependent:
+                lines.append(f"{one.kernel}: float additions to memory, whose order the hardware leaves open")
+            lines += [f"{one.kernel}: {note}" for note in one.notes]
+        return tuple(dict.fromkeys(lines))
+
     def parameters(self, image: str, kernel: str) -> tuple[Param, ...]:
         """The parameter list of a kernel of an image in the store."""
         return self._prepare(image, kernel).program.kernel.params
@@ -243,6 +259,8 @@ class EmulatedDevice:
             processor=stats.processor,
             configuration=launch.configuration,
             trial=launch.trial,
+            order_dependent=stats.order_dependent,
+            notes=stats.notes,
         )
         self.launches.append(count)
         return count

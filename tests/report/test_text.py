@@ -111,3 +111,13 @@ def test_a_known_gap_is_shown_with_its_reason_and_still_counted_and_a_closed_one
     assert f"MISMATCH fake::open  emulated:sm_90a  seed 7\n  known gap: {gap}\n  open said so" in report
     assert f"\n\nfake::shut passes: take it out of known_gaps.toml: {gap}\n\n" in report
     assert "1 MISMATCH" in report
+
+
+def test_notes_of_cases_that_are_not_shown_one_by_one_are_counted_and_shown_all_the_same() -> None:
+    note = "oracle: not vouched for: add: other SASS"
+    found = [verdict(name, Status.IDENTICAL, notes=(note,)) for name in ("a", "b")]
+    found.append(verdict("c", Status.REORDERED, "emulated:sm_100a", notes=(note,)))
+    found.append(verdict("d", Status.IDENTICAL))
+    shown = text.render(found, {})
+    assert f"NOTE emulated:sm_90a, 2 case(s): {note}\nNOTE emulated:sm_100a, 1 case(s): {note}\n" in shown
+    assert "NOTE" not in text.render(found[3:], {})

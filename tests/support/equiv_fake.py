@@ -210,6 +210,9 @@ class HostDevice:
     def synchronize(self) -> None:
         pass
 
+    def remarks(self) -> tuple[str, ...]:
+        return ()
+
 
 def run_on_host(task: Task) -> Verdict:
     """What a worker does, on the host device."""
