@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +19,6 @@ import equiv_fake
 import pytest
 
 from equiv import cli, journal
-from equiv.emulator import replay as replaying
-from equiv.emulator.replay import ReplayReport
 from equiv.records import Status, Verdict
 from equiv.workers import Task, run_plan
 
@@ -310,104 +307,6 @@ def test_a_list_of_known_gaps_that_does_not_hold_is_a_usage_error(
     captured = capsys.readouterr()
     assert words in captured.err
     assert captured.out == ""
-
-
-def test_list_prints_axes_contracts_and_cases(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["list", "fake", "--cases", str(CASES), "--suite", "smoke"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "fake: y = 2 x",
-        "  axes",
-        "    n = 8  [1..4096]  elements",
-        f"    behaviour = good  [{', '.join(equiv_fake.BEHAVIOURS)}]  what the candidate does",
-        "  regimes",
-        "    x: random",
-        "  outputs",
-        "    y (f32): envelope: the last element may be one ulp up",
-        "    pool (u8): bitwise: row 1 is set, the others stay",
-        "  1 case(s): 1 in smoke, 1 in pr, 1 in nightly",
-        "    fake::good  nothing wrong: IDENTICAL",
-    ]
-
-
-def test_list_names_cases_only_of_what_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["list", "--cases", str(CASES)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if "::" in line or "regimes" in line] == []
-    assert [line.partition(":")[0] for line in lines if line and line[0] not in " `"] == [
-        "fake",
-        "fake_reordered",
-        "fake_unknown",
-    ]
-    assert lines[lines.index("  outputs") - 1].startswith("    behaviour = good")
-    assert sum("case(s): " in line for line in lines) == 3
-    assert lines[-1] == "`equiv list PAIR` and `equiv list --suite S` name the cases"
-    assert cli.main(["list", "--cases", str(CASES), "--suite", "smoke"]) == 0
-    out = capsys.readouterr().out
-    assert "    fake::good  nothing wrong: IDENTICAL\n" in out
-    assert "name the cases" not in out
-
-
-def test_list_as_json_has_every_case_with_its_why_and_seed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["list", "--cases", str(CASES), "--json"]) == 0
-    data = json.loads(capsys.readouterr().out)
-    assert list(data) == ["fake", "fake_reordered", "fake_unknown"]
-    assert data["fake"]["cases"][0]["name"] == "fake::good"
-    assert data["fake"]["cases"][0]["seed"] == 1
-    assert data["fake"]["outputs"][1]["contract"] == "bitwise"
-
-
-def test_rounding_prints_rows_variants_and_declared_orders(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["rounding", "dsa_index"]) == 0
-    out = capsys.readouterr().out
-    rows, *declared = out.split("\n\n")
-    assert "dsa.R12  q: scale, the power of two >= s: f32 -> f32, up [exact]" in rows
-    assert "    variants   log2, add_mask" in rows
-    assert [said.splitlines()[0] for said in declared] == [
-        f"sm_90a and sm_100a: oracle (triton {version('triton')})",
-        f"sm_90a and sm_100a: candidate (nvidia-cutlass-dsl {version('nvidia-cutlass-dsl')})",
-    ]
-    assert "order key.squares" in declared[0]
-    assert "  dsa.R12  add_mask" in declared[1]
-
-
-def test_a_pair_without_a_ledger_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["rounding", "fake"]) == 2
-    assert capsys.readouterr().err == "equiv: pair 'fake' brings no rounding ledger\n"
-
-
-def test_replaying_a_folder_without_records_is_an_error_that_names_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["replay", str(tmp_path)]) == 1
-    assert capsys.readouterr().err == f"equiv: {tmp_path}: no captures/*.json\n"
-
-
-def test_skipped_launches_fail_a_strict_replay_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    report = ReplayReport("emulated:sm_90a", 2, 1, 1, 1, 1, 64, skipped=[("b", 0, "compiled for sm_100a\x1b")])
-    monkeypatch.setattr(replaying, "replay_directory", lambda _path, _device, names=(): report)
-    for main, command in ((cli.main, ["replay", str(tmp_path)]), (replaying.main, [str(tmp_path)])):
-        for extra, code in ([], 0), (["--strict"], 1):
-            assert main([*command, *extra]) == code
-            assert capsys.readouterr().out.endswith("1 launches skipped\n  skipped 1: compiled for sm_100a\\x1b\n")
-    report.skipped.clear()
-    assert cli.main(["replay", str(tmp_path), "--strict"]) == 0
-
-
-HANGING = """
-import sys, time
-import equiv.emulator.replay
-from equiv import cli
-equiv.emulator.replay.replay_directory = lambda path, device: time.sleep(60)
-sys.exit(cli.main(sys.argv[1:]))
-"""
-
-
-def test_a_replay_that_takes_too_long_is_given_up() -> None:
-    command = [sys.executable, "-c", HANGING, "replay", "records", "--timeout", "0.5"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
-    assert (done.returncode, done.stderr) == (1, "equiv: replay of records: not done after 0.5 s\n")
 
 
 def test_the_report_says_what_the_numbers_of_an_emulated_device_rest_on(capsys: pytest.CaptureFixture[str]) -> None:
