@@ -167,25 +167,28 @@ def rounding(options: argparse.Namespace) -> int:
         except UnsupportedError as error:
             print(f"\n{name}: {error}")
             continue
-        for arch in party.architectures:
-            said = report.declaration(pair.declaration(name, versions, arch))
-            compiled = ", ".join(f"{package} {version}" for package, version in versions.items())
-            groups.setdefault(f"{name} ({compiled})\n{said}", []).append(arch)
+        compiled = ", ".join(f"{package} {version}" for package, version in versions.items())
+        for form in pair.forms.get(name, ("",)):
+            for arch in party.architectures:
+                said = report.declaration(pair.declaration(name, versions, arch, form))
+                groups.setdefault(f"{name}{form and f', {form}'} ({compiled})\n{said}", []).append(arch)
     for said, architectures in groups.items():
         print(f"\n{' and '.join(architectures)}: {said}")
     return 0
 
 
 def _declared(pair: Pair) -> dict[str, dict[str, Declaration | None]]:
-    """Party -> architecture -> what it declares as compiled here; None where that is not known."""
+    """Party -> form and architecture -> what it declares as compiled here; None where that is not known."""
     found: dict[str, dict[str, Declaration | None]] = {}
     for name, party in (("oracle", pair.oracle), ("candidate", pair.candidate)):
+        forms = pair.forms.get(name, ("",))
+        places = {f"{form} {arch}".strip(): (arch, form) for form in forms for arch in party.architectures}
         try:
             versions = toolchain(party)
         except UnsupportedError:
-            found[name] = dict.fromkeys(party.architectures)
+            found[name] = dict.fromkeys(places)
         else:
-            found[name] = {arch: pair.declaration(name, versions, arch) for arch in party.architectures}
+            found[name] = {place: pair.declaration(name, versions, *which) for place, which in places.items()}
     return found
 
 

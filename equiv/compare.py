@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 ORACLE, CANDIDATE, BOTH = "oracle", "candidate", "both"
 PARTIES = (ORACLE, CANDIDATE)
+CONTRACTS = ("bitwise", "envelope", "candidate")
 FIRST, WORST = 2, 6
 """Differing elements shown: the first ones by index and the worst ones by ulps."""
 INTEGERS = {"u8": "u1", "u16": "u2", "u32": "u4", "u64": "u8", "i32": "i4", "i64": "i8"}
@@ -132,7 +133,8 @@ def judge(
     IDENTICAL: both parties equal the model under their declarations, and each other. REORDERED: both equal the model,
     differ from each other as declared, and lie in the envelope; never where the contract is `bitwise`. WITHIN: a
     declaration is unknown; both lie in the envelope, or agree bit for bit where the contract is `bitwise`. MISMATCH:
-    all else; the party that differs from its model is blamed, `both` if both do.
+    all else; the party that differs from its model is blamed, `both` if both do. Where the contract is `candidate`, the
+    oracle is not looked at: IDENTICAL if the candidate equals its model, WITHIN if there is none, else MISMATCH.
 
     Args:
         spec: the output and its contract.
@@ -147,7 +149,7 @@ def judge(
     Raises:
         ValueError: unknown contract, an `envelope` contract without `fits`, or arrays that do not match the spec.
     """
-    if spec.contract not in ("bitwise", "envelope"):
+    if spec.contract not in CONTRACTS:
         raise ValueError(f"{spec.name}: unknown contract {spec.contract!r}")
     excluded = None if undefined is None else _mask(undefined, spec, outputs[ORACLE].shape)
     left_out = 0 if excluded is None else int(excluded.sum())
@@ -161,6 +163,15 @@ def judge(
     def compare(left_name: str, left: Bits, party: str, skipped: Mask | None = excluded) -> Difference | None:
         return compare_bits(spec, left_name, left, party, outputs[party], excluded=skipped, place=place, shared=shared)
 
+    if spec.contract == "candidate":
+        promised = models[CANDIDATE]
+        if promised is None:
+            return verdict(Status.WITHIN, "declaration of candidate unknown; promised by it alone, so not compared")
+        alone = compare("model", promised, CANDIDATE)
+        if alone is None:
+            return verdict(Status.IDENTICAL, f"all {outputs[CANDIDATE].size - left_out} elements equal the model")
+        summary = f"the candidate differs from what it promises in {_count(alone)}: {spec.promise}"
+        return verdict(Status.MISMATCH, summary, alone, blamed=CANDIDATE)
     wrong = {
         party: difference
         for party in PARTIES

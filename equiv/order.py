@@ -59,7 +59,7 @@ def trace(pair: Pair, party: str, case: Case, arch: str) -> tuple[Traced, ...]:
         raise UnsupportedError(f"terms:{pair.name}", "no reduction of this pair is described for tracing")
     device = TracingDevice(arch)
     versions = run_party(pair, party, case, pair.inputs(case), device).toolchain
-    declared: Declaration | None = pair.declaration(party, versions, arch)
+    declared: Declaration | None = pair.declared(party, versions, arch, case)
     reductions = Finder(device.tracer.graph).all(device.tracer.outputs)
     found = []
     for name, terms in TERMS[pair.name].items():

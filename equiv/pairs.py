@@ -8,7 +8,7 @@ Adding a pair: write a module that builds one `Pair`, name it in the entry-point
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -83,7 +83,9 @@ class Pair:
         undefined: (case, inputs) -> logical output name -> boolean mask of elements that the contract leaves undefined.
         model: (case, inputs, declaration) -> logical outputs.
         envelope: (case, inputs, declarations of the parties, None where unknown) -> Envelope.
-        declaration: (party name, toolchain, architecture) -> what the party declares, or None if unknown.
+        declaration: (party name, toolchain, architecture, form) -> what the party declares, or None if unknown.
+        forms: party name -> forms that it declares separately (other kernels for other cases); not named: one.
+        form: (party name, case) -> the form that serves the case; needed where `forms` names any.
         ledger: () -> the rounding ledger its model executes (`equiv.rounding.ledger`), or None: rows go by id alone.
         place: (case, inputs, output, index) -> where that element is, in words; None: the names of `dims` are used.
         shared: (case, inputs, output, indices [n, dims]) -> what these elements have in common in the pair's own terms,
@@ -104,10 +106,17 @@ class Pair:
     undefined: Callable[[Case, Mapping[str, Bits]], dict[str, Bits]]
     model: Callable[[Case, Mapping[str, Bits], Any], dict[str, Bits]]
     envelope: Callable[[Case, Mapping[str, Bits], tuple[Any, ...]], Envelope]
-    declaration: Callable[[str, Mapping[str, str], str], Any]
+    declaration: Callable[[str, Mapping[str, str], str, str], Any]
     place: Callable[[Case, Mapping[str, Bits], str, tuple[int, ...]], str] | None = None
     shared: Callable[[Case, Mapping[str, Bits], str, npt.NDArray[np.int64]], str] | None = None
     ledger: Callable[[], Any] | None = None
+    forms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    form: Callable[[str, Case], str] | None = None
+
+    def declared(self, party: str, toolchain: Mapping[str, str], arch: str, case: Case) -> Any:  # noqa: ANN401
+        """What the party declares of the form that serves a case, or None if that is unknown."""
+        form = self.form(party, case) if self.form and self.forms.get(party) else ""
+        return self.declaration(party, toolchain, arch, form)
 
 
 def names() -> tuple[str, ...]:

@@ -98,7 +98,8 @@ class OutputSpec:
 
     Attributes:
         dims: what each index means, `("request", "head", "channel")`.
-        contract: `bitwise` (oracle and candidate must agree bit for bit) or `envelope` (they may differ as declared).
+        contract: `bitwise` (oracle and candidate must agree bit for bit), `envelope` (they may differ as declared), or
+            `candidate` (promised by the candidate alone; what the oracle leaves there is not looked at).
         promise: the contract in words, shown by `equiv list` and in reports.
     """
 

@@ -51,7 +51,7 @@ def verify(pair: Pair, case: Case, device: Device, *, again: str = "", record: P
         return verdict(Status.UNSUPPORTED, str(error))
     except DeviceError as error:
         return verdict(Status.ERROR, str(error))
-    declarations = {name: pair.declaration(name, side.toolchain, device.arch) for name, side in sides.items()}
+    declarations = {name: pair.declared(name, side.toolchain, device.arch, case) for name, side in sides.items()}
     models = {
         name: None if declaration is None else pair.model(case, inputs, declaration)
         for name, declaration in declarations.items()

@@ -23,7 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "records", "cache", "ccode", "geometry", "packages", "terminal"),
     ("rounding",),
     ("emulator", "envelope", "inputs", "buffers", "patterns"),
-    ("casefile", "pairs", "compare", "device", "dsa_index"),
+    ("casefile", "pairs", "compare", "device", "dsa_index", "dsa_front", "kda"),
     ("runner",),
     ("verify", "order"),
     ("wire", "workers"),

@@ -136,6 +136,20 @@ def test_what_the_differing_elements_share_in_the_pairs_terms_stands_before_the_
     assert nothing.pattern == "all of channels 1..2: the tail; each one ulp up"
 
 
+def test_what_the_candidate_alone_promises_is_compared_with_its_model_and_the_oracle_is_not_looked_at() -> None:
+    promised = OutputSpec("out", "f32", ("request", "channel"), "candidate", "padded rows are zero")
+    zero, other = f32([0, 0]), f32([5, 0])
+
+    def said(candidate: Bits, model: Bits | None) -> tuple[Status, str, str]:
+        found = judge(promised, {"oracle": other, "candidate": candidate}, {"oracle": zero, "candidate": model})
+        return found.status, found.summary, found.blamed
+
+    assert said(zero, zero) == (Status.IDENTICAL, "all 2 elements equal the model", "")
+    wrong = "the candidate differs from what it promises in 1 of 2 elements: padded rows are zero"
+    assert said(other, zero) == (Status.MISMATCH, wrong, "candidate")
+    assert said(zero, None)[0] is Status.WITHIN
+
+
 def test_excluded_elements_are_neither_compared_nor_counted() -> None:
     left, right = f32([1, 2, 3]), f32([1, 9, 9])
     mask = np.array([[False, True, False]])

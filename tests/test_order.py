@@ -26,8 +26,8 @@ def test_the_orders_of_dsa_index_are_those_declared(party: str, arch: str) -> No
 
 
 def test_a_tampered_declaration_is_reported_with_the_first_node_that_differs() -> None:
-    def tampered(party: str, versions: Any, arch: str) -> Any:
-        said = PAIR.declaration(party, versions, arch)
+    def tampered(party: str, versions: Any, arch: str, form: str) -> Any:
+        said = PAIR.declaration(party, versions, arch, form)
         lanes = [butterfly(leaves(range(32 * w, 32 * w + 32)), (16, 8, 4, 1, 2))[0] for w in range(4)]
         wrong = Order.of(128, butterfly(lanes, (2, 1))[0])
         return replace(said, orders={"key.sum": wrong})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import equiv_fake
@@ -43,6 +44,24 @@ def test_a_declared_difference_is_reordered_and_named() -> None:
     assert found.declared == ("fake.1: oracle no carry, candidate carry",)
     assert found.outputs[0].envelope_used == 0.5
     assert found.outputs[0].differences[0].count == 1
+
+
+def test_each_form_of_a_party_has_its_own_declaration_chosen_by_the_case() -> None:
+    asked = []
+
+    def declaration(party: str, toolchain: Mapping[str, str], architecture: str, form: str) -> Any:
+        asked.append((party, form))
+        return equiv_fake.declares(party, carry=form == "wide")
+
+    pair = replace(
+        equiv_fake.PAIR,
+        declaration=declaration,
+        forms={"candidate": ("plain", "wide")},
+        form=lambda party, case: "wide" if case.axes["behaviour"] == "carries" else "plain",
+    )
+    assert verdict("carries", pair).status is Status.REORDERED
+    assert verdict("good", pair).status is Status.IDENTICAL
+    assert asked == [("oracle", ""), ("candidate", "wide"), ("oracle", ""), ("candidate", "plain")]
 
 
 def test_an_unknown_declaration_is_within_at_best_and_the_reader_is_told() -> None:

@@ -30,7 +30,7 @@ def _row(row: Row) -> Iterator[str]:
 
 
 def markdown(rows: Iterable[Row], declared: Mapping[str, Mapping[str, Declaration | None]]) -> str:
-    """The rows as a table; `declared` is party -> architecture -> declaration, None where it is not known."""
+    """The rows as a table; `declared` is party -> where (form, architecture) -> declaration, None if unknown."""
     head = ["id", "value", "from -> to", "mode, ties", "NaN", "kind", *(f"{party} variant" for party in declared)]
     lines = [head, ["---"] * len(head)]
     for row in rows:
@@ -41,15 +41,16 @@ def markdown(rows: Iterable[Row], declared: Mapping[str, Mapping[str, Declaratio
 
 
 def _variant(row: Row, declared: Mapping[str, Declaration | None]) -> str:
-    """The one that a party declares, or of each architecture if they differ; "" if there is nothing to choose."""
+    """The one that a party declares, or which one where if they differ; "" if there is nothing to choose."""
     if len(row.names) == 1:
         return ""
-    chosen = {
-        arch: "unknown" if one is None else one.variants.get(row.id, row.names[0]) for arch, one in declared.items()
-    }
-    if len(set(chosen.values())) == 1:
-        return next(iter(chosen.values()))
-    return ", ".join(f"{name} ({arch})" for arch, name in chosen.items())
+    chosen: dict[str, list[str]] = {}
+    for where, one in declared.items():
+        name = "unknown" if one is None else one.variants.get(row.id, row.names[0])
+        chosen.setdefault(name, []).append(where)
+    if len(chosen) == 1:
+        return next(iter(chosen))
+    return ", ".join(f"{name} ({', '.join(places)})" for name, places in chosen.items())
 
 
 def declaration(declared: Declaration | None) -> str:

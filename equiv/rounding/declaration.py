@@ -23,6 +23,7 @@ class Declaration:
         party: `oracle`, `candidate`, or the name of a third kernel.
         toolchain: distribution -> version, `{"triton": "3.8.0"}`.
         arch: `sm_90a` or `sm_100a`.
+        form: which of the party's kernels this is about, where it has several for different cases (`packed`).
         orders: name of a reduction (the model lists the names it reads) -> its order.
         variants: ledger row id -> name of the variant used; rows not named use their first variant.
     """
@@ -32,6 +33,7 @@ class Declaration:
     arch: str
     orders: Mapping[str, Order]
     variants: Mapping[str, str]
+    form: str = ""
 
     def order(self, reduction: str) -> Order:
         """The declared order of a reduction.
@@ -41,9 +43,8 @@ class Declaration:
         """
         if reduction not in self.orders:
             known = ", ".join(sorted(self.orders)) or "none"
-            raise RecordError(
-                f"declaration of {self.party} on {self.arch}: no order for {reduction!r}; declared: {known}"
-            )
+            who = f"{self.party} ({self.form})" if self.form else self.party
+            raise RecordError(f"declaration of {who} on {self.arch}: no order for {reduction!r}; declared: {known}")
         return self.orders[reduction]
 
 

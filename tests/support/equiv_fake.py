@@ -84,7 +84,7 @@ def envelope(case: Case, given: Mapping[str, Bits], declarations: tuple[Any, ...
     return Spread(model(case, given, declares("oracle", carry=False)))
 
 
-def declaration(party: str, toolchain: Mapping[str, str], architecture: str) -> Declaration | None:
+def declaration(party: str, toolchain: Mapping[str, str], architecture: str, form: str) -> Declaration | None:
     return declares(party, carry=False)
 
 
@@ -162,11 +162,11 @@ def make(name: str = "fake", **changes: Any) -> Pair:
     return Pair(**(fields | changes))
 
 
-def carrying(party: str, toolchain: Mapping[str, str], architecture: str) -> Declaration | None:
+def carrying(party: str, toolchain: Mapping[str, str], architecture: str, form: str) -> Declaration | None:
     return declares(party, carry=party == "candidate")
 
 
-def unknown(party: str, toolchain: Mapping[str, str], architecture: str) -> Declaration | None:
+def unknown(party: str, toolchain: Mapping[str, str], architecture: str, form: str) -> Declaration | None:
     return declares(party, carry=False) if party == "oracle" else None
 
 

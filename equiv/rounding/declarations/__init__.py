@@ -22,7 +22,7 @@ TERMS: Final[Mapping[str, Mapping[str, Terms]]] = {"dsa_index": dsa.TERMS}
 """Pair name -> name of a reduction -> what its terms are, for finding it in a trace."""
 
 
-def find(pair: str, party: str, toolchain: Mapping[str, str], arch: str) -> Declaration | None:
+def find(pair: str, party: str, toolchain: Mapping[str, str], arch: str, form: str = "") -> Declaration | None:
     """The declaration of one party as compiled by exactly these versions for this architecture, or None if unknown.
 
     Args:
@@ -30,9 +30,14 @@ def find(pair: str, party: str, toolchain: Mapping[str, str], arch: str) -> Decl
         party: `oracle` or `candidate`.
         toolchain: distribution -> version; distributions that a declaration does not name do not matter.
         arch: `sm_90a` or `sm_100a`.
+        form: which of the party's kernels, where it has several.
     """
     for declaration in DECLARATIONS.get(pair, ()):
         named = {package: toolchain.get(package) for package in declaration.toolchain}
-        if (declaration.party, declaration.arch) == (party, arch) and named == declaration.toolchain:
+        if (declaration.party, declaration.arch, declaration.form) == (
+            party,
+            arch,
+            form,
+        ) and named == declaration.toolchain:
             return declaration
     return None

@@ -45,7 +45,7 @@ def test_the_installed_versions_are_known_and_other_packages_do_not_matter(
     found = find("dsa_index", party, toolchain | {"torch": "2.13.0"}, arch)
     assert found is not None
     assert (found.party, found.arch, found.toolchain) == (party, arch, toolchain)
-    assert PAIR.declaration(party, toolchain, arch) is found
+    assert PAIR.declaration(party, toolchain, arch, "") is found
 
 
 @pytest.mark.parametrize(

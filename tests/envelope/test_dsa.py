@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from dsa_cases import CHAIN, FUSED, STOCK, WARP, bf16, case, inputs
 
-from equiv import envelope
-from equiv.envelope import dsa_envelope
+from equiv.envelope import depth
+from equiv.envelope import dsa as envelope
+from equiv.envelope.dsa import dsa_envelope
 from equiv.rounding import arithmetic as fp
 from equiv.rounding import dsa
 from equiv.rounding.declaration import Declaration
@@ -172,11 +173,11 @@ def test_stock_log2_allows_the_halved_scale_only_where_it_is_declared() -> None:
 
 
 def test_an_unknown_party_may_use_any_order_and_widens_the_envelope() -> None:
-    declared = envelope.depth(BOTH, "key.sum", 128, products=False)
+    declared = depth(BOTH, "key.sum", 128, products=False)
     assert declared == CHAIN.roundings(products=False) == 127
-    assert envelope.depth((FUSED, FUSED), "key.sum", 128, products=False) == 7
-    assert envelope.depth((FUSED, None), "key.sum", 128, products=False) == 127
-    assert envelope.depth((FUSED, None), "key.squares", 128, products=True) == 128
+    assert depth((FUSED, FUSED), "key.sum", 128, products=False) == 7
+    assert depth((FUSED, None), "key.sum", 128, products=False) == 127
+    assert depth((FUSED, None), "key.squares", 128, products=True) == 128
     assert len(envelope.steps((FUSED, None), "dsa.K3b")) == len(LEDGER["dsa.K3b"].names) == 2
     data = inputs(CASES[2], 8)
     shape = dsa.Shape.of(CASES[2])

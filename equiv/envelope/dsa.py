@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from equiv.envelope import allowed_steps, depth
 from equiv.geometry.dsa import BLOCK, DIM, HEADS
 from equiv.rounding import arithmetic as fp
 from equiv.rounding import dsa
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from equiv.records import Bits, Case
     from equiv.rounding.declaration import Declaration
-    from equiv.rounding.ledger import Step
 
 Mask = npt.NDArray[np.bool_]
 
@@ -36,22 +36,8 @@ SHARES: Final = 16
 """The share of an envelope that was used is found in steps of one sixteenth, rounded up."""
 
 
-def depth(declarations: Sequence[Declaration | None], reduction: str, terms: int, *, products: bool) -> int:
-    """The most roundings a term undergoes in any declared order; with an unknown party, in any order at all."""
-    depths = [
-        terms - 1 + int(products) if d is None else d.order(reduction).roundings(products=products)
-        for d in declarations
-    ]
-    return max(depths)
-
-
-def steps(declarations: Sequence[Declaration | None], row_id: str) -> list[Step]:
-    """Functions that the parties use for a ledger row; for an unknown party all its variants."""
-    row = LEDGER[row_id]
-    names: dict[str, None] = {}
-    for d in declarations:
-        names.update(dict.fromkeys(row.names if d is None else [d.variants.get(row_id, row.names[0])]))
-    return [row.steps[name] for name in names]
+steps = partial(allowed_steps, LEDGER)
+"""Functions that the parties use for a row of this operator's ledger."""
 
 
 @dataclass(frozen=True, slots=True)
