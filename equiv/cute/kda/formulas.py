@@ -1,0 +1,167 @@
+"""Device helpers shared by the KDA kernels: stock's element-wise formulas with stock's instructions (spec kda 1.9).
+
+Every helper is a fixed sequence of roundings: products and sums that must be rounded one by one are `.rn`
+instructions, which ptxas never contracts. Approximations are the hardware instructions that Triton emits: `ex2.approx`
+(subnormals kept), `div.full`, `sqrt.approx.ftz`, `rcp.approx.ftz`.
+"""
+
+from __future__ import annotations
+
+import re
+
+import cutlass
+from cutlass import Float32, Uint32, cute
+from cutlass._mlir.dialects import llvm
+from cutlass.cutlass_dsl import dsl_user_op
+
+from equiv.cute.host import architecture
+
+LOG2E = 1.44269502162933349609375
+"""log2(e) in float32, 0x3FB8AA3B."""
+NORM_EPS = 1e-6
+"""Added to the sum of squares of q and of k, 0x358637BD."""
+DIM = 128
+"""Channels of a head, of keys as of values."""
+
+
+@dsl_user_op
+def _instruction(code: str, *operands: Float32, loc=None, ip=None) -> Float32:
+    """One PTX instruction from float32 registers `$1`, `$2`, ... to `$0`; the compiler may move or drop it."""
+    values = [Float32(one).ir_value(loc=loc, ip=ip) for one in operands]
+    constraints = ",".join(["=f", *("f" for _ in values)])
+    return Float32(llvm.inline_asm(Float32.mlir_type, values, code, constraints, loc=loc, ip=ip))
+
+
+def mul_rn(a, b) -> Float32:
+    """a * b rounded, never part of an fma."""
+    return _instruction("mul.rn.f32 $0, $1, $2;", a, b)
+
+
+def add_rn(a, b) -> Float32:
+    """A + b rounded, never part of an fma."""
+    return _instruction("add.rn.f32 $0, $1, $2;", a, b)
+
+
+def sub_rn(a, b) -> Float32:
+    """A - b rounded, never part of an fma."""
+    return _instruction("sub.rn.f32 $0, $1, $2;", a, b)
+
+
+def fma_rn(a, b, c) -> Float32:
+    """a * b + c rounded once."""
+    return _instruction("fma.rn.f32 $0, $1, $2, $3;", a, b, c)
+
+
+def ex2(x) -> Float32:
+    """2^x by `ex2.approx.f32`, subnormals kept."""
+    return _instruction("ex2.approx.f32 $0, $1;", x)
+
+
+def div_full(a, b) -> Float32:
+    """A / b by `div.full.f32`."""
+    return _instruction("div.full.f32 $0, $1, $2;", a, b)
+
+
+def sqrt_approx(x) -> Float32:
+    """Square root by `sqrt.approx.ftz.f32`."""
+    return _instruction("sqrt.approx.ftz.f32 $0, $1;", x)
+
+
+def reciprocal(x) -> Float32:
+    """1 / x by `rcp.approx.ftz.f32`: `a * reciprocal(x)` rounded is `div_full(a, x)` for 2^-126 <= x <= 2^126."""
+    return _instruction("rcp.approx.ftz.f32 $0, $1;", x)
+
+
+def triton_exp(x) -> Float32:
+    """e^x as `tl.exp`: x * log2(e) rounded, then `ex2`."""
+    return ex2(mul_rn(x, LOG2E))
+
+
+def one_plus_exp_minus(x) -> Float32:
+    """1 + e^-x, the denominator of sigmoid and SiLU: x * -log2(e) rounded, `ex2`, + 1 rounded."""
+    return add_rn(ex2(mul_rn(x, -LOG2E)), 1.0)
+
+
+def sigmoid(x) -> Float32:
+    """1 / (1 + e^-x) as `tl.sigmoid`."""
+    return div_full(1.0, one_plus_exp_minus(x))
+
+
+def silu(x) -> Float32:
+    """X / (1 + e^-x), one division."""
+    return div_full(x, one_plus_exp_minus(x))
+
+
+def decay(raw_gate, dt_bias, a, lower_bound) -> Float32:
+    """Factor in [e^lower_bound, 1] that a key's state column is multiplied by; `a` is `triton_exp(A_log)` of the head.
+
+    z = raw_gate + dt_bias; g = lower_bound * sigmoid(a * z); e^g, each step rounded (spec kda 1.4, 2).
+    """
+    return triton_exp(mul_rn(lower_bound, sigmoid(mul_rn(a, add_rn(raw_gate, dt_bias)))))
+
+
+def inverse_norm(squares) -> Float32:
+    """1 / sqrt(sum of squares + 1e-6) for q and k; the factor of a row is this, rounded once by `reciprocal`."""
+    return reciprocal(sqrt_approx(add_rn(squares, NORM_EPS)))
+
+
+def inverse_rms(squares, eps) -> Float32:
+    """1 / sqrt(mean of 128 squares + eps); the mean is exact (a power of two), so one rounded sum remains."""
+    return reciprocal(sqrt_approx(fma_rn(squares, 1.0 / DIM, eps)))
+
+
+def gated(o, rstd, weight, gate) -> Float32:
+    """The gated RMSNorm of one element: ((o * rstd) * weight) * sigmoid(gate), each product rounded."""
+    return mul_rn(mul_rn(mul_rn(o, rstd), weight), sigmoid(gate))
+
+
+def has_f32x2() -> bool:
+    """Whether the architecture compiled for has packed float32 arithmetic (from sm_100); asked while tracing."""
+    return int(re.sub(r"\D", "", architecture())) >= 100
+
+
+Pair = tuple[Float32, Float32]
+
+
+def fma2(a: Pair, b: Pair, c: Pair) -> Pair:
+    """a * b + c of two lanes, rounded once each; one f32x2 instruction where there is one, else two."""
+    if has_f32x2():
+        return cute.arch.fma_packed_f32x2(a, b, c, rnd="rn")
+    return fma_rn(a[0], b[0], c[0]), fma_rn(a[1], b[1], c[1])
+
+
+def mul2(a: Pair, b: Pair) -> Pair:
+    """a * b of two lanes, rounded; one f32x2 instruction where there is one, else two."""
+    if has_f32x2():
+        return cute.arch.mul_packed_f32x2(a, b, rnd="rn")
+    return mul_rn(a[0], b[0]), mul_rn(a[1], b[1])
+
+
+def add2(a: Pair, b: Pair) -> Pair:
+    """A + b of two lanes, rounded; one f32x2 instruction where there is one, else two."""
+    if has_f32x2():
+        return cute.arch.add_packed_f32x2(a, b, rnd="rn")
+    return add_rn(a[0], b[0]), add_rn(a[1], b[1])
+
+
+def mma_m16n8k16(a, b, c):
+    """D = A B + C of a warp, A [16, 16] and B [16, 8] BF16, C and D [16, 8] FP32, in the registers of `mma.sync`.
+
+    `a`: four words, `b`: two words (two BF16 each, the lower k in the low half), `c`: four floats; returns four floats.
+    Lane l, g = l // 4, q = l % 4: a0 = A[g, 2q + {0,1}], a1 = A[g + 8, same], a2 = A[g, 8 + 2q + {0,1}], a3 = A[g + 8,
+    same]; b0 = B[2q + {0,1}, g], b1 = B[8 + 2q + {0,1}, g]; c = [g, 2q], [g, 2q + 1], [g + 8, 2q], [g + 8, 2q + 1].
+    """
+    return cute.arch.inline_ptx(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {{$w0}, {$w1}, {$w2}, {$w3}}, "
+        "{{$r0}, {$r1}, {$r2}, {$r3}}, {{$r4}, {$r5}}, {{$r6}, {$r7}, {$r8}, {$r9}};",
+        write_only_types=[Float32] * 4,
+        read_only_args=[*(Uint32(word) for word in (*a, *b)), *(Float32(one) for one in c)],
+    )
+
+
+@cute.jit
+def warp_sum(value: Float32) -> Float32:
+    """Sum over the 32 lanes, in every lane: a butterfly over distances 16, 8, 4, 2, 1, sums not contracted."""
+    for step in cutlass.range_constexpr(5):
+        value = add_rn(value, cute.arch.shuffle_sync_bfly(value, offset=16 >> step))
+    return value
