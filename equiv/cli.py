@@ -1,4 +1,4 @@
-"""The command `equiv`: `list`, `run`, `rounding`, `order`, `doctor`, `bench`, `emulator`, `replay`.
+"""The command `equiv`: `list`, `run`, `rounding`, `order`, `explain`, `doctor`, `bench`, `emulator`, `replay`.
 
 Results go to stdout, progress and complaints to stderr. Exit codes of `run`: 0 every case that ran is good, or a
 MISMATCH listed as a known gap; 1 another MISMATCH, ERROR, NOT_RUN or a listed case that passes (WITHIN under --strict,
@@ -131,6 +131,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     order.add_argument("--cases", type=Path, metavar="DIR", help="folder of case files")
     order.set_defaults(command=commands.order)
+
+    explain = commands_.add_parser(
+        "explain", help="the one change of a row, an order or an input under which a model gives the bits found"
+    )
+    explain.add_argument("selector", metavar="PAIR::CASE")
+    explain.add_argument("--device", default=DEFAULT_DEVICE, metavar="D", help=f"default {DEFAULT_DEVICE}")
+    explain.add_argument("--cases", type=Path, metavar="DIR", help="folder of case files")
+    explain.set_defaults(command=commands.explain)
 
     doctor = commands_.add_parser("doctor", help="what works on this machine, and why the rest does not")
     doctor.add_argument(

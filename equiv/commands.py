@@ -192,6 +192,21 @@ def _declared(pair: Pair) -> dict[str, dict[str, Declaration | None]]:
     return found
 
 
+def explain(options: argparse.Namespace) -> int:
+    """`equiv explain PAIR::CASE`: 0 if every wrong bit has a reason or none is wrong, else 1."""
+    from equiv import explain as explaining
+    from equiv.device import device
+    from equiv.report.explanation import render
+
+    chosen = cases(options.cases, [options.selector], [])
+    if len(chosen) != 1:
+        raise UsageError(f"{options.selector!r} selects {len(chosen)} cases; explain takes one, PAIR::CASE")
+    (case,) = chosen
+    found = explaining.explain(pairs.get(case.pair), case, device(options.device))
+    print(visible(render(case, options.device, found)))
+    return int(not all(one.explained for one in found))
+
+
 def order(options: argparse.Namespace) -> int:
     """`equiv order PAIR`: every declared reduction as traced from what runs; 1 if one is not as declared."""
     from equiv.device import EMULATED

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from equiv.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import numpy as np
     import numpy.typing as npt
@@ -81,11 +81,13 @@ class Pair:
         output_specs: Case -> its logical outputs and their contracts.
         outputs: (case, inputs, tensors after the run) -> logical outputs cut out of them.
         undefined: (case, inputs) -> logical output name -> boolean mask of elements that the contract leaves undefined.
-        model: (case, inputs, declaration) -> logical outputs.
+        model: (case, inputs, declaration[, ledger to execute instead of its own]) -> logical outputs.
         envelope: (case, inputs, declarations of the parties, None where unknown) -> Envelope.
         declaration: (party name, toolchain, architecture, form) -> what the party declares, or None if unknown.
         forms: party name -> forms that it declares separately (other kernels for other cases); not named: one.
         form: (party name, case) -> the form that serves the case; needed where `forms` names any.
+        misreadings: (case, inputs) -> (in words, changed inputs by name) that a kernel may have read instead, used to
+            explain mismatches; each keeps the places of all outputs.
         ledger: () -> the rounding ledger its model executes (`equiv.rounding.ledger`), or None: rows go by id alone.
         place: (case, inputs, output, index) -> where that element is, in words; None: the names of `dims` are used.
         shared: (case, inputs, output, indices [n, dims]) -> what these elements have in common in the pair's own terms,
@@ -104,12 +106,13 @@ class Pair:
     output_specs: Callable[[Case], tuple[OutputSpec, ...]]
     outputs: Callable[[Case, Mapping[str, Bits], Mapping[str, Bits]], dict[str, Bits]]
     undefined: Callable[[Case, Mapping[str, Bits]], dict[str, Bits]]
-    model: Callable[[Case, Mapping[str, Bits], Any], dict[str, Bits]]
+    model: Callable[..., dict[str, Bits]]
     envelope: Callable[[Case, Mapping[str, Bits], tuple[Any, ...]], Envelope]
     declaration: Callable[[str, Mapping[str, str], str, str], Any]
     place: Callable[[Case, Mapping[str, Bits], str, tuple[int, ...]], str] | None = None
     shared: Callable[[Case, Mapping[str, Bits], str, npt.NDArray[np.int64]], str] | None = None
     ledger: Callable[[], Any] | None = None
+    misreadings: Callable[[Case, Mapping[str, Bits]], Iterator[tuple[str, Mapping[str, Bits]]]] | None = None
     forms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     form: Callable[[str, Case], str] | None = None
 

@@ -100,6 +100,7 @@ class OutputSpec:
         dims: what each index means, `("request", "head", "channel")`.
         contract: `bitwise` (oracle and candidate must agree bit for bit), `envelope` (they may differ as declared), or
             `candidate` (promised by the candidate alone; what the oracle leaves there is not looked at).
+        copied: its elements are copied from inputs or left alone, never computed: if one is wrong, its place is.
         promise: the contract in words, shown by `equiv list` and in reports.
     """
 
@@ -108,6 +109,7 @@ class OutputSpec:
     dims: tuple[str, ...]
     contract: str
     promise: str
+    copied: bool = False
 
 
 @dataclass(frozen=True, slots=True)

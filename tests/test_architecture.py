@@ -25,7 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("emulator", "envelope", "inputs", "buffers", "patterns"),
     ("casefile", "pairs", "compare", "device", "dsa_index", "dsa_front", "kda"),
     ("runner",),
-    ("verify", "order"),
+    ("verify", "order", "explain"),
     ("wire", "workers"),
     ("journal", "plan", "report"),
     ("commands", "doctor", "bench"),

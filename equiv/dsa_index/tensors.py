@@ -164,13 +164,16 @@ def output_specs(case: Case) -> tuple[OutputSpec, ...]:
         OutputSpec("weights", "bf16", ("request", "head"), "envelope", _WEIGHTS),
         OutputSpec("key_codes", codes, ("token", "channel"), "envelope", _KEY),
         key_scale,
-        OutputSpec("cache_rest", "u8", ("byte",), "bitwise", "bytes of no written token stay as they were"),
+        OutputSpec(
+            "cache_rest", "u8", ("byte",), "bitwise", "bytes of no written token stay as they were", copied=True
+        ),
     )
 
 
 _SCALE = "amax is exact, so is its power of two"
 _CODES = "amax and scale are exact; one rounding to code"
 _WEIGHTS = "one of the declared products, rounded to BF16: one value, but for a few BF16 subnormals"
+_REST = "bytes of no written token stay as they were"
 _KEY = "the LayerNorm's two sums may be taken in another declared order"
 
 

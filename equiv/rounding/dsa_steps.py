@@ -48,6 +48,14 @@ def pow2_add_mask(s: npt.ArrayLike) -> U32:
     return (np.asarray(s, dtype=np.uint32) + np.uint32(0x7FFFFF)) & fp.INF
 
 
+def _pow2_floor(s: npt.ArrayLike) -> U32:
+    return np.asarray(s, dtype=np.uint32) & fp.INF
+
+
+def _pow2_above(s: npt.ArrayLike) -> U32:
+    return (np.asarray(s, dtype=np.uint32) + np.uint32(0x800000)) & fp.INF
+
+
 def _inverse(scale: npt.ArrayLike) -> U32:
     """Exact reciprocal of a power of two from its bits."""
     return np.uint32(254 << 23) - np.asarray(scale, dtype=np.uint32)
@@ -92,6 +100,19 @@ def _fp4_exponent_bits(amax: npt.ArrayLike) -> npt.NDArray[np.int64]:
     """E - 2 + (mantissa > 1.5), E the unbiased exponent of amax."""
     bits = np.asarray(amax, dtype=np.uint32).astype(np.int64)
     return (bits >> 23) - 127 - 2 + ((bits & 0x7FFFFF) > 0x400000)
+
+
+def _fp4_exponent_floor(amax: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    return (np.asarray(amax, dtype=np.uint32).astype(np.int64) >> 23) - 127 - 2
+
+
+def _fp4_exponent_above(amax: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    return _fp4_exponent_floor(amax) + 1
+
+
+def _mantissa_cut(bits: npt.ArrayLike, conversion: Step, kept: int) -> U32:
+    codes: U32 = conversion(np.asarray(bits, dtype=np.uint32) & np.uint32(-1 << (23 - kept) & 0xFFFFFFFF))
+    return codes
 
 
 def _two_constants(w: npt.ArrayLike, scale: npt.ArrayLike) -> U32:
@@ -168,12 +189,21 @@ RATIO: Final[Mapping[str, Step]] = MappingProxyType(
     {"mul": lambda a: fp.mul(a, _ONE_448TH), "div.rn": lambda a: fp.div(a, E4M3_MAX)}
 )
 POWER: Final[Mapping[str, Step]] = MappingProxyType({"log2": pow2_log2, "add_mask": pow2_add_mask})
+POWER_FAULTS: Final[Mapping[str, Step]] = MappingProxyType(
+    {"rounded down": _pow2_floor, "doubled where exact": _pow2_above}
+)
 APPLY: Final[Mapping[str, Step]] = MappingProxyType(
     {"div.full": _divide, "inverse": _times_inverse, "div.full.clamp": _divide_clamp, "unrounded": _unrounded_quotient}
 )
 SCALED: Final[Mapping[str, Step]] = MappingProxyType({"inverse": _times_inverse, "unrounded": _unrounded_quotient})
 EXPONENT: Final[Mapping[str, Step]] = MappingProxyType({"log2": _fp4_exponent_log2, "bits": _fp4_exponent_bits})
+EXPONENT_FAULTS: Final[Mapping[str, Step]] = MappingProxyType(
+    {"rounded down": _fp4_exponent_floor, "always the next": _fp4_exponent_above}
+)
 E4M3_CODE: Final = _codes("e4m3.f32.rn.satfinite")
+E4M3_FAULTS: Final[Mapping[str, Step]] = MappingProxyType(
+    {"mantissa cut first": partial(_mantissa_cut, conversion=conversions.named("e4m3.f32.rn.satfinite"), kept=3)}
+)
 E2M1_CODE: Final = _codes("e2m1.f32.rn.satfinite")
 BF16_CODE: Final = _codes("bf16.f32.rn")
 FOLD: Final[Mapping[str, Step]] = MappingProxyType({"two_constants": _two_constants, "folded": _folded})

@@ -30,6 +30,7 @@ class Row:
             (parties use formulas which differ for some inputs).
         steps: name -> function on bit patterns; the declarable variants first.
         variants: how many of `steps`, from the first, a declaration may name.
+        faults: ways in which kernels get the row wrong, name -> function: no declaration may name one, `replace` may.
         off: the step that stands for "this row is missing": what is stored in fewer bits is cut off, a float32 result
             is rounded towards zero, a step with a formula of its own is left out.
     """
@@ -43,6 +44,7 @@ class Row:
     steps: Mapping[str, Step] = field(repr=False)
     variants: int = 1
     off: str = ""
+    faults: Mapping[str, Step] = field(default_factory=dict, repr=False)
     ties: str = ""
     saturation: str = ""
     nan: str = ""
@@ -90,7 +92,7 @@ class Ledger:
         """
         row = self[row_id]
         if row_id in self.forced:
-            return row.steps[self.forced[row_id]]
+            return {**row.steps, **row.faults}[self.forced[row_id]]
         name = variants.get(row_id, row.names[0])
         if name not in row.names:
             raise UsageError(f"row {row_id} has no variant {name!r}; known: {', '.join(row.names)}")
@@ -108,14 +110,15 @@ class Ledger:
         return self.replace(row_id, row.off)
 
     def replace(self, row_id: str, step: str) -> Self:
-        """The ledger with one row computed by another of its steps, a declarable variant or not.
+        """The ledger with one row computed by another of its steps, a declarable variant or not, or by a fault.
 
         Raises:
             UsageError: no such row or step; the known ones are listed.
         """
         row = self[row_id]
-        if step not in row.steps:
-            raise UsageError(f"row {row_id} has no step {step!r}; known: {', '.join(row.steps)}")
+        known = (*row.steps, *row.faults)
+        if step not in known:
+            raise UsageError(f"row {row_id} has no step {step!r}; known: {', '.join(known)}")
         return replace(self, forced={**self.forced, row_id: step})
 
     def check(self, variants: Mapping[str, str]) -> None:

@@ -1,0 +1,242 @@
+"""What a mismatch looks like from inside: the smallest change of the model under which it gives the bits found.
+
+The model of the party that differs is run again with one thing changed: a ledger row computed by another of its steps,
+wrongly or not at all, a reduction in another order, an input misread. A change that reproduces every bit is the
+explanation; if none does, the best one stays and another is looked for beside it. Where an output is copied or left
+alone, its fault is one of place, and what the differing places share says which.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from equiv.compare import compare_bits
+from equiv.errors import UnsupportedError, UsageError
+from equiv.rounding.alternatives import alternatives
+from equiv.runner import run_party, toolchain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from equiv.device import Device
+    from equiv.pairs import Pair
+    from equiv.records import Bits, Case, Difference, OutputSpec
+    from equiv.rounding.declaration import Declaration
+    from equiv.rounding.ledger import Ledger
+
+PARTIES = ("oracle", "candidate")
+
+
+MOST = 3
+"""Changes that one explanation may consist of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Computation:
+    """What a model executes: a declaration's orders and variants, a ledger's steps, inputs."""
+
+    declaration: Declaration
+    ledger: Ledger
+    inputs: Mapping[str, Bits]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that a model does otherwise: `what` names it (a row id, a reduction, an input), `words` say how."""
+
+    what: str
+    words: str
+    computation: Computation
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What some changes together lead to.
+
+    Attributes:
+        changes: in words, each as the end of a sentence that begins with "as if".
+        left: wrong output -> elements that still differ from what the party left.
+        spoilt: elements that were right and are no longer.
+    """
+
+    changes: tuple[str, ...]
+    left: Mapping[str, int]
+    spoilt: int
+
+    @property
+    def remaining(self) -> int:
+        """Elements that differ under this change."""
+        return sum(self.left.values()) + self.spoilt
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What was found about one party on one case.
+
+    Attributes:
+        wrong: output -> how the party differs from its model; empty if it does not.
+        placed: wrong outputs whose elements are copied or left alone: these bits are in the wrong place.
+        readings: what explains the other outputs, best first: if the first leaves nothing, all that leave nothing.
+        tried: number of models run.
+    """
+
+    party: str
+    wrong: Mapping[str, Difference]
+    placed: tuple[str, ...]
+    readings: tuple[Reading, ...]
+    tried: int
+
+    @property
+    def explained(self) -> bool:
+        """Whether every wrong bit has a reason."""
+        return len(self.placed) == len(self.wrong) or bool(self.readings and not self.readings[0].remaining)
+
+
+def explain(pair: Pair, case: Case, device: Device) -> tuple[Explanation, ...]:
+    """One explanation for each party that differs from its model, none if both equal theirs.
+
+    Raises:
+        UsageError: the pair has no ledger, or nothing is declared for a party as compiled here.
+        UnsupportedError: a party cannot run here. PartyError: it failed.
+    """
+    if pair.ledger is None:
+        raise UsageError(f"pair {pair.name!r} brings no rounding ledger: there is nothing to explain a mismatch with")
+    inputs = pair.inputs(case)
+    found = []
+    for party in PARTIES:
+        side = run_party(pair, party, case, inputs, device)
+        declaration = pair.declared(party, side.toolchain, device.arch, case)
+        if declaration is None:
+            versions = ", ".join(f"{package} {version}" for package, version in side.toolchain.items())
+            raise UsageError(f"{party}: nothing is declared for {versions} on {device.arch}: no model to change")
+        sound = Computation(declaration, pair.ledger(), inputs)
+        found.append(_Mismatch(pair, case, party, side.outputs, sound).explanation())
+    return tuple(one for one in found if one.wrong)
+
+
+@dataclass
+class _Mismatch:
+    """One party's outputs beside its model's."""
+
+    pair: Pair
+    case: Case
+    party: str
+    got: Mapping[str, Bits]
+    sound: Computation
+
+    def __post_init__(self) -> None:
+        self.tried = 0
+        self.model = self._run(self.sound)
+        self.open = {
+            name: np.asarray(mask, dtype=np.bool_)
+            for name, mask in self.pair.undefined(self.case, self.sound.inputs).items()
+        }
+        self.specs = {
+            spec.name: spec
+            for spec in self.pair.output_specs(self.case)
+            if self.party == "candidate" or spec.contract != "candidate"
+        }
+
+    def explanation(self) -> Explanation:
+        """Looks for one change, then for the best second beside the best first, and so on."""
+        found = {name: self._difference(spec) for name, spec in self.specs.items()}
+        wrong = {name: difference for name, difference in found.items() if difference is not None}
+        placed = tuple(name for name in wrong if self.specs[name].copied)
+        computed = [name for name in wrong if name not in placed]
+        readings: tuple[Reading, ...] = ()
+        if computed:
+            readings = tuple(self._search(computed, sum(wrong[name].count for name in computed)))
+        return Explanation(self.party, wrong, placed, readings, self.tried)
+
+    def _search(self, computed: Sequence[str], before: int) -> Iterator[Reading]:
+        base, made, words = self.sound, list[str](), list[str]()
+        helpful: list[Reading] = []
+        for _ in range(MOST):
+            tried = [
+                (self._reading(change, words, computed), change)
+                for change in changes(self.pair, self.case, base)
+                if change.what not in made
+            ]
+            tried = sorted((one for one in tried if one[0].remaining < before), key=lambda one: one[0].remaining)
+            exact = [reading for reading, _ in tried if not reading.remaining]
+            if exact:
+                yield from exact
+                return
+            helpful = [*(reading for reading, _ in tried), *helpful]
+            if not tried:
+                break
+            best, change = tried[0]
+            base, before = change.computation, best.remaining
+            made.append(change.what)
+            words.append(change.words)
+        yield from sorted(helpful, key=lambda one: one.remaining)
+
+    def _reading(self, change: Change, others: Sequence[str], computed: Sequence[str]) -> Reading:
+        model = self._run(change.computation)
+        left = {name: self._differing(model, name) for name in computed}
+        sound = [name for name, spec in self.specs.items() if name not in computed and not spec.copied]
+        return Reading((*others, change.words), left, sum(self._differing(model, name) for name in sound))
+
+    def _run(self, computation: Computation) -> dict[str, Bits]:
+        self.tried += 1
+        return self.pair.model(self.case, computation.inputs, computation.declaration, computation.ledger)
+
+    def _difference(self, spec: OutputSpec) -> Difference | None:
+        pair, name, inputs = self.pair, spec.name, self.sound.inputs
+        return compare_bits(
+            spec,
+            "model",
+            self.model[name],
+            self.party,
+            self.got[name],
+            excluded=self.open.get(name),
+            place=pair.place and partial(pair.place, self.case, inputs, name),
+            shared=pair.shared and partial(pair.shared, self.case, inputs, name),
+        )
+
+    def _differing(self, model: Mapping[str, Bits], name: str) -> int:
+        unequal = np.asarray(model[name] != self.got[name])
+        return int((unequal & ~self.open[name] if name in self.open else unequal).sum())
+
+
+def changes(pair: Pair, case: Case, base: Computation) -> Iterator[Change]:
+    """Every change of one row, one order or one input that is known for a pair."""
+    for row in base.ledger:
+        used = base.declaration.variants.get(row.id, row.names[0])
+        for step in (*row.steps, *row.faults):
+            if step != used:
+                how = "missing" if step == row.off else f"{step}, not {used}" if step in row.steps else step
+                ledger = base.ledger.replace(row.id, step)
+                yield Change(row.id, f"{row.id} ({row.value}) were {how}", replace(base, ledger=ledger))
+    for name, order in sorted(base.declaration.orders.items()):
+        known = {order.digest}
+        for words, other in (*_declared_orders(pair, name), *alternatives(order)):
+            if other.digest in known or other.terms != order.terms or len(other.owner) != len(order.owner):
+                continue
+            known.add(other.digest)
+            declaration = replace(base.declaration, orders={**base.declaration.orders, name: other})
+            computation = replace(base, declaration=declaration)
+            yield Change(f"order {name}", f"the terms of {name} were added in another order: {words}", computation)
+    if pair.misreadings:
+        for words, misread in pair.misreadings(case, base.inputs):
+            yield Change("inputs", words, replace(base, inputs={**base.inputs, **misread}))
+
+
+def _declared_orders(pair: Pair, name: str) -> Iterator[tuple[str, Any]]:
+    """The orders of a reduction that other parties, forms and architectures declare as installed here."""
+    for party in PARTIES:
+        implementation = getattr(pair, party)
+        try:
+            versions = toolchain(implementation)
+        except UnsupportedError:
+            continue  # it is not installed: there is nothing it could declare
+        for form in pair.forms.get(party, ("",)):
+            for arch in implementation.architectures:
+                declared = pair.declaration(party, versions, arch, form)
+                if declared is not None and name in declared.orders:
+                    which = f"{party}{form and f' ({form})'} on {arch}"
+                    yield f"as the {which} declares", declared.orders[name]
