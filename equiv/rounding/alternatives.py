@@ -64,11 +64,13 @@ def _trees(order: Order) -> list[Node]:
 def _parts(order: Order) -> list[Node]:
     """What the last additions bring together, in their order: from the root along the side with more terms.
 
-    Where both sides have as many, they are the first two parts.
+    Where both sides have as many, they are the first two parts, the one with the first term first.
     """
     trees, place, parts = _trees(order), order.roots[0], []
     while order.nodes[place][0] == "add":
-        few, many = sorted(order.below(place), key=lambda side: len(order.covers[side]))
+        few, many = sorted(
+            order.below(place), key=lambda side: (len(order.covers[side]), *(-i for i in order.covers[side]))
+        )
         parts.append(trees[few])
         place = many
         if len(order.covers[few]) == len(order.covers[many]):

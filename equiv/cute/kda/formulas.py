@@ -33,7 +33,7 @@ def _instruction(code: str, *operands: Float32, loc=None, ip=None) -> Float32:
 
 
 def mul_rn(a, b) -> Float32:
-    """a * b rounded, never part of an fma."""
+    """A * b rounded, never part of an fma."""
     return _instruction("mul.rn.f32 $0, $1, $2;", a, b)
 
 
@@ -48,7 +48,7 @@ def sub_rn(a, b) -> Float32:
 
 
 def fma_rn(a, b, c) -> Float32:
-    """a * b + c rounded once."""
+    """A * b + c rounded once."""
     return _instruction("fma.rn.f32 $0, $1, $2, $3;", a, b, c)
 
 
@@ -124,14 +124,14 @@ Pair = tuple[Float32, Float32]
 
 
 def fma2(a: Pair, b: Pair, c: Pair) -> Pair:
-    """a * b + c of two lanes, rounded once each; one f32x2 instruction where there is one, else two."""
+    """A * b + c of two lanes, rounded once each; one f32x2 instruction where there is one, else two."""
     if has_f32x2():
         return cute.arch.fma_packed_f32x2(a, b, c, rnd="rn")
     return fma_rn(a[0], b[0], c[0]), fma_rn(a[1], b[1], c[1])
 
 
 def mul2(a: Pair, b: Pair) -> Pair:
-    """a * b of two lanes, rounded; one f32x2 instruction where there is one, else two."""
+    """A * b of two lanes, rounded; one f32x2 instruction where there is one, else two."""
     if has_f32x2():
         return cute.arch.mul_packed_f32x2(a, b, rnd="rn")
     return mul_rn(a[0], b[0]), mul_rn(a[1], b[1])
