@@ -396,7 +396,7 @@ def test_a_cache_that_cannot_be_written_is_said_once_before_anything_runs(
 
 def test_an_unknown_pair_is_named_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("nobody") == 2
-    assert "equiv: no pair named 'nobody'; known: dsa_index, fake" in capsys.readouterr().err
+    assert "equiv: no pair named 'nobody'; known: dsa_front, dsa_index, fake" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -180,8 +180,27 @@ def inputs(case: Case) -> dict[str, Bits]:
     Shapes: q uint16 [B, 32, 128], projected uint16 [B, width], norm_w and norm_b uint32 [128], slots uint64 [B] (int64
     bits), cache uint8 [pages, page bytes]. Columns of `projected` that are neither key nor weights are arbitrary bits.
     """
-    batch, row = tensors.whole(case, "batch"), tensors.rows(case)
-    target, group = (FP4, BLOCK) if tensors.is_fp4(case) else (FP8, DIM)
+    batch, (target, group) = tensors.whole(case, "batch"), quantised(case)
+    groups = batch * HEADS * (DIM // group)
+    q = Q[regime(case, "q")](Draws(case.seed, "q"), (groups, group), target)
+    beside = beside_query(case, tensors.rows(case), float(tensors.axis(case, "eps")))
+    return {"q": q.reshape(batch, HEADS, DIM), **beside}
+
+
+def quantised(case: Case) -> tuple[Target, int]:
+    """The quantisation of query and key, and how many channels share a scale."""
+    return (FP4, BLOCK) if tensors.is_fp4(case) else (FP8, DIM)
+
+
+def beside_query(case: Case, row: Mapping[str, int], eps: float) -> dict[str, Bits]:
+    """Everything but the query, as `inputs` gives it; any pair with this index key uses it.
+
+    Args:
+        case: whose pieces key, head_weights, norm_w, norm_b, slots and cache are filled.
+        row: `width`, `key_at`, `weight_at` of the projected row, in elements.
+        eps: added to the key's variance.
+    """
+    batch, (target, group) = tensors.whole(case, "batch"), quantised(case)
 
     def fill(piece: str, table: Mapping[str, Fill], shape: tuple[int, int]) -> Bits:
         return table[regime(case, piece)](Draws(case.seed, piece), shape, target)
@@ -195,13 +214,11 @@ def inputs(case: Case) -> dict[str, Bits]:
     if (name := regime(case, "norm_b")) in AIMED:
         rounds = tensors.axis(case, "key_round") == "bf16"
         goal = aimed.goals(Draws(case.seed, "norm_b"), (per_group, group), target, name=name, rounds=rounds)
-        first = projected[0, key : key + DIM]
-        norm_b = aimed.bias(goal, aimed.normalised(first, norm_w, float(tensors.axis(case, "eps"))))
+        norm_b = aimed.bias(goal, aimed.normalised(projected[0, key : key + DIM], norm_w, eps))
     else:
         norm_b = fill("norm_b", NORM_B, (per_group, group)).ravel()
     slots = SLOTS[regime(case, "slots")](Draws(case.seed, "slots"), batch, pages, tensors.page_stride(case))
     return {
-        "q": fill("q", Q, (batch * HEADS * per_group, group)).reshape(batch, HEADS, DIM),
         "projected": projected,
         "norm_w": norm_w,
         "norm_b": norm_b,

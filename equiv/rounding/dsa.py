@@ -47,10 +47,16 @@ class Shape:
     eps: U32
 
     @classmethod
-    def of(cls, case: Case) -> Shape:
-        """Reads a case whose defaults are filled in."""
+    def of(cls, case: Case, columns: Mapping[str, tuple[int, int]] = COLUMNS, eps: str = "eps") -> Shape:
+        """Reads a case whose defaults are filled in.
+
+        Args:
+            case: of this pair, or of one with the same quantisation and the same key.
+            columns: value of axis `rows` -> first column of key and head weights.
+            eps: the axis that is added to the key's variance.
+        """
         axes = case.axes
-        key_at, weight_at = COLUMNS[str(axes["rows"])]
+        key_at, weight_at = columns[str(axes["rows"])]
         fp4 = axes["format"] == "fp4"
         return cls(
             fp4=fp4,
@@ -59,7 +65,7 @@ class Shape:
             weight_at=weight_at,
             round_key=axes["key_round"] == "bf16",
             key_floor=fp.bits_of(float(axes["key_floor"])),
-            eps=fp.bits_of(float(axes["eps"])),
+            eps=fp.bits_of(float(axes[eps])),
         )
 
 
@@ -99,8 +105,11 @@ def model(case: Case, inputs: Mapping[str, Bits], declaration: Declaration, ledg
         RecordError: a reduction is not declared.
         UsageError: a variant names an unknown row or step.
     """
-    run = runner(declaration, ledger)
-    shape = Shape.of(case)
+    return results(Shape.of(case), inputs, declaration, runner(declaration, ledger))
+
+
+def results(shape: Shape, inputs: Mapping[str, Bits], declaration: Declaration, run: Runner) -> dict[str, Bits]:
+    """All that follows once the query `q` is there: the outputs of `model`, of which this is the whole."""
     found = _query(shape, inputs, run)
     x = run("dsa.R10a", inputs["projected"][written(inputs), shape.key_at : shape.key_at + DIM])
     found |= quantise_key(shape, normalise(shape, inputs, x, declaration, run), run)
@@ -180,11 +189,14 @@ def undefined(case: Case, inputs: Mapping[str, Bits]) -> dict[str, Any]:
     whose projected row does, or whose LayerNorm may overflow (`may_overflow`). Outputs that cannot have such elements
     are not named.
     """
-    shape = Shape.of(case)
+    return open_outputs(Shape.of(case), inputs, not_finite(inputs["q"]))
+
+
+def open_outputs(shape: Shape, inputs: Mapping[str, Bits], q: npt.NDArray[np.bool_]) -> dict[str, Any]:
+    """`undefined` for a query of which the elements `q` `[B, 32, 128]` are, or may be, NaN or Inf."""
     row = inputs["projected"][written(inputs), shape.key_at : shape.key_at + DIM]
-    open_keys = _not_finite(row).any(axis=-1) | may_overflow(row, inputs["norm_w"], inputs["norm_b"])
+    open_keys = not_finite(row).any(axis=-1) | may_overflow(row, inputs["norm_w"], inputs["norm_b"])
     key_codes = np.broadcast_to(open_keys[:, None], row.shape)
-    q = _not_finite(inputs["q"])
     if shape.fp4:
         blocks = q.reshape(*q.shape[:-1], DIM // BLOCK, BLOCK).any(axis=-1)
         return {
@@ -223,5 +235,6 @@ _LARGEST_F32: Final = float(np.finfo(np.float32).max)
 _LARGEST_BF16: Final = float(fp.floats(np.uint32(0x7F7F0000)))
 
 
-def _not_finite(bits: Bits) -> npt.NDArray[np.bool_]:
+def not_finite(bits: Bits) -> npt.NDArray[np.bool_]:
+    """Where BF16 bits are NaN or Inf."""
     return np.asarray((np.asarray(bits, dtype=np.uint16) & np.uint16(0x7F80)) == 0x7F80)
