@@ -303,3 +303,10 @@ def specials(draws: Draws, shape: Shape) -> Bits:
     table = np.array([0, 1, 0x7F, 0x80, 0x7F7F, 0x7F80, 0x7FC0, 0x7F81, 0x3F80], dtype=np.int64)
     chosen = draws.order("deal", 2 * len(table))[np.arange(math.prod(shape)) % (2 * len(table))].reshape(shape)
     return _signed(table[chosen // 2], chosen % 2)
+
+
+def nan_words(draws: Draws, shape: tuple[int, ...], format_name: str) -> Bits:
+    """BF16 or FP32 (`bf16`, `f32`) NaNs with random signs and payloads: what nobody may read and nobody may change."""
+    size = math.prod(shape) * (2 if format_name == "f32" else 1)
+    halves = draws.words("bits", (-(-size // 4),)).view("<u2")[:size] | np.uint16(0x7FC0)
+    return (halves.view("<u4").astype(np.uint32) if format_name == "f32" else halves.astype(np.uint16)).reshape(shape)

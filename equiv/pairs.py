@@ -122,6 +122,16 @@ class Pair:
         return self.declaration(party, toolchain, arch, form)
 
 
+def late(entry: str, *first: str) -> Callable[..., Any]:
+    """The function `module:name` with its first arguments given, imported when it is first called."""
+
+    def call(*arguments: Any) -> Any:  # noqa: ANN401  -- passes on whatever the function takes and gives
+        module, _, name = entry.partition(":")
+        return getattr(importlib.import_module(module), name)(*first, *arguments)
+
+    return call
+
+
 def names() -> tuple[str, ...]:
     """Names of all registered pairs, sorted; loads none of them."""
     return tuple(sorted(point.name for point in entry_points(group="equiv.pairs")))

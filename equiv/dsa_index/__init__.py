@@ -8,25 +8,10 @@ the results; it loads neither torch nor a compiler.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
 from equiv.dsa_index.regimes import REGIMES, check, inputs
 from equiv.dsa_index.tensors import AXES, layout, output_specs, outputs, place, shared
-from equiv.pairs import Pair, Party
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-def _late(entry: str, *first: str) -> Callable[..., Any]:
-    """The function `module:name` with its first arguments given, imported when it is first called."""
-
-    def call(*arguments: Any) -> Any:  # noqa: ANN401  -- passes on whatever the function takes and gives
-        module, _, name = entry.partition(":")
-        return getattr(importlib.import_module(module), name)(*first, *arguments)
-
-    return call
-
+from equiv.pairs import Pair, Party, late
 
 PAIR = Pair(
     name="dsa_index",
@@ -40,10 +25,10 @@ PAIR = Pair(
     check=check,
     output_specs=output_specs,
     outputs=outputs,
-    undefined=_late("equiv.rounding.dsa:undefined"),
-    model=_late("equiv.rounding.dsa:model"),
-    envelope=_late("equiv.envelope.dsa:dsa_envelope"),
-    declaration=_late("equiv.rounding.declarations:find", "dsa_index"),
+    undefined=late("equiv.rounding.dsa:undefined"),
+    model=late("equiv.rounding.dsa:model"),
+    envelope=late("equiv.envelope.dsa:dsa_envelope"),
+    declaration=late("equiv.rounding.declarations:find", "dsa_index"),
     place=place,
     shared=shared,
     ledger=lambda: importlib.import_module("equiv.rounding.dsa_ledger").LEDGER,

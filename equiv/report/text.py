@@ -19,7 +19,19 @@ from equiv.terminal import visible
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-WIDTH = {"u8": 2, "e4m3": 2, "e2m1": 1, "ue8m0": 2, "bf16": 4, "f16": 4, "f32": 8, "i32": 8, "i64": 16}
+WIDTH = {
+    "u8": 2,
+    "e4m3": 2,
+    "e2m1": 1,
+    "ue8m0": 2,
+    "bf16": 4,
+    "f16": 4,
+    "f32": 8,
+    "u16": 4,
+    "u32": 8,
+    "i32": 8,
+    "i64": 16,
+}
 """Hexadecimal digits of a format's bits; other formats are shown with as many as they need."""
 
 SHOWN = 5
