@@ -1,11 +1,11 @@
-"""The C twin of `kda_scan` behind ctypes: csrc/delta.h runs what an order's nodes say, sixteen rows of a state at a time."""
+"""The C twin of `kda_scan` behind ctypes: csrc/delta.h runs an order by its nodes, sixteen rows of a state at a time."""
 
 from __future__ import annotations
 
 import ctypes
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -72,7 +72,9 @@ def _nodes(order: Order) -> npt.NDArray[np.int32]:
     unknown = sorted({str(node[0]) for node in order.nodes} - set(_KINDS))
     if unknown or order.terms != DIM or len(order.nodes) > _NODES:
         kinds = f" with {', '.join(unknown)}" if unknown else ""
-        raise RecordError(f"an order of {order.terms} terms in {len(order.nodes)} nodes{kinds}: no sum over 128 channels")
+        raise RecordError(
+            f"an order of {order.terms} terms in {len(order.nodes)} nodes{kinds}: no sum over 128 channels"
+        )
     lines = [(_KINDS[node[0]], node[1], node[2] if len(node) > 2 else 0) for node in order.nodes]
     return np.array(lines, dtype=np.int64).astype(np.uint32).view(np.int32)
 
@@ -102,9 +104,13 @@ def dot(a: npt.ArrayLike, b: npt.ArrayLike, order: Order) -> U32:
 
 
 def scan(
-    state: U32, operands: tuple[U32, U32, U32, U32, U32], orders: tuple[Order, Order], steps: tuple[int, int, int, int], *,
+    state: U32,
+    operands: tuple[U32, ...],
+    orders: tuple[Order, Order],
+    steps: tuple[int, int, int, int],
+    *,
     keep: bool,
-) -> tuple[U32, U32, U32]:  # fmt: skip
+) -> tuple[U32, U32, U32]:
     """`kda_scan.scan` for the steps that C knows.
 
     Args:
@@ -131,15 +137,16 @@ def scan(
     return states, o, u
 
 
-def fold(state: U32, counts: npt.ArrayLike, decays: U32, keys: U32, values: U32, *, forward: bool) -> U32:
-    """`kda_steps.fold_backward` or `fold_forward` of the first `counts` tokens of each item, in C.
+def fold(state: U32, counts: npt.ArrayLike, tokens: tuple[U32, U32, U32], *, forward: bool) -> U32:
+    """`kda_scan.fold` by `kda_steps.fold_forward` or `fold_backward`, in C.
 
     Args:
         state: `[N, 128, 128]` float32 bits.
-        counts: `[N]`, 0 to T.
-        decays: `[N, T, 128]`; keys and values the same.
+        counts: `[N]`, 1 to T.
+        tokens: decays, normalised keys and corrections, `[N, T, 128]` each.
+        forward: which of the two.
     """
-    page, *given = _lines(state, decays, keys, values)
+    page, *given = _lines(state, *tokens)
     lengths = np.ascontiguousarray(counts, dtype=np.int32)
     result = np.empty(page.shape, dtype=np.uint32)
     at = [array.ctypes.data for array in (lengths, page, *given, result)]

@@ -15,9 +15,11 @@ from equiv.errors import RecordError
 from equiv.rounding import kda_native, kda_steps
 
 if TYPE_CHECKING:
-
     from equiv.rounding.ledger import Step
     from equiv.rounding.orders import Order
+
+    Orders = tuple[Order, Order]
+    Steps = tuple[Step, ...]
 
 U32 = npt.NDArray[np.uint32]
 
@@ -57,9 +59,7 @@ _NATIVE: Final = (
 """Per row the functions that the C twin knows and what it calls them."""
 
 
-def scan(
-    state: U32, operands: Operands, orders: tuple[Order, Order], steps: tuple[Step, Step, Step, Step], *, keep: bool = True
-) -> Scanned:  # fmt: skip
+def scan(state: U32, operands: Operands, orders: Orders, steps: Steps, *, keep: bool = True) -> Scanned:
     """Runs the tokens of each item over its state.
 
     Args:
@@ -81,9 +81,7 @@ def scan(
     return Scanned(*kda_native.scan(state, operands, orders, (decays, update, difference, correction), keep=keep))
 
 
-def scan_numpy(
-    state: U32, operands: Operands, orders: tuple[Order, Order], steps: tuple[Step, Step, Step, Step], *, keep: bool = True
-) -> Scanned:  # fmt: skip
+def scan_numpy(state: U32, operands: Operands, orders: Orders, steps: Steps, *, keep: bool = True) -> Scanned:
     """`scan` in NumPy, whatever the steps are."""
     decayed, difference, correction, update = steps
     states, outs, corrections = [], [], []
@@ -104,25 +102,32 @@ def scan_numpy(
 _FOLDS: Final = {kda_steps.FOLD["forward"]: True, kda_steps.FOLD["backward"]: False}
 
 
-def fold(state: U32, counts: npt.NDArray[np.int64], decays: U32, keys: U32, values: U32, step: Step) -> U32:
+class Tokens(NamedTuple):
+    """Recorded tokens of N items: decays, normalised keys and corrections u, float32 bits `[N, T, 128]` each."""
+
+    decays: U32
+    keys: U32
+    values: U32
+
+
+def fold(state: U32, counts: npt.NDArray[np.int64], tokens: Tokens, step: Step) -> U32:
     """The commit: the first `counts` (at least one) tokens of each item folded into its state.
 
     Args:
         state: `[N, 128, 128]` float32 bits.
         counts: `[N]`.
-        decays: `[N, T, 128]`; keys (normalised) and values (corrections u) the same.
+        tokens: what was recorded.
         step: function of ledger row kda.13p.
     """
     if step in _FOLDS:
-        return kda_native.fold(state, counts, decays, keys, values, forward=_FOLDS[step])
-    return fold_numpy(state, counts, decays, keys, values, step)
+        return kda_native.fold(state, counts, tokens, forward=_FOLDS[step])
+    return fold_numpy(state, counts, tokens, step)
 
 
-def fold_numpy(state: U32, counts: npt.NDArray[np.int64], decays: U32, keys: U32, values: U32, step: Step) -> U32:
+def fold_numpy(state: U32, counts: npt.NDArray[np.int64], tokens: Tokens, step: Step) -> U32:
     """`fold` in NumPy, whatever the step is."""
     result = np.array(state, dtype=np.uint32)
     for n in np.unique(counts):
         chosen = np.flatnonzero(counts == n)
-        tokens = (np.moveaxis(array[chosen, :n], 1, 0) for array in (decays, keys, values))
-        result[chosen] = step(result[chosen], *tokens)
+        result[chosen] = step(result[chosen], *(np.moveaxis(array[chosen, :n], 1, 0) for array in tokens))
     return result

@@ -1,0 +1,136 @@
+"""The model of `kda`: the ledger executed on the case's own bits, under one party's declaration.
+
+Letters: R real requests, A absent ones, T tokens, H heads, D = 128 H, S = T + 2 columns of a window. Reductions that it
+reads from a declaration: `gate.0` or `gate.1`, `q.squares`, `dot`, `out`, `norm.squares`, in mode commit also
+`commit.squares`. Formulas: spec kda 1.2 to 1.8; slots: section 3. The model states the layout of rows and pools itself,
+independent of the code that lays out the tensors.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from equiv.geometry.kda import DIM
+from equiv.rounding import arithmetic as fp
+from equiv.rounding.kda_commit import commit, plan, recorded
+from equiv.rounding.kda_ledger import LEDGER
+from equiv.rounding.kda_prepare import Execution, Rows, convolve
+from equiv.rounding.kda_walk import Pools, Shape, table, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from equiv.records import Bits, Case
+    from equiv.rounding.declaration import Declaration
+    from equiv.rounding.kda_commit import Plan
+    from equiv.rounding.kda_walk import Ints, Mask
+    from equiv.rounding.ledger import Ledger
+
+REDUCTIONS: Final = ("gate.0", "gate.1", "q.squares", "dot", "out", "norm.squares", "commit.squares")
+
+
+def owned(shape: Shape, inputs: Mapping[str, Bits], todo: Plan | None) -> tuple[Ints, Mask, Mask]:
+    """State slots in the order of the output `state`; masks of the slots whose window, and whose state, may change."""
+    _, slots = table(inputs)
+    written = todo.target if todo else slots[:0].ravel() if shape.records else slots.ravel()
+    windows, pages = (np.zeros(len(inputs["state"]), dtype=bool) for _ in range(2))
+    windows[slots[:, 0]] = True
+    if todo:
+        windows[todo.target] = True
+    pages[written] = True
+    return written, windows, pages
+
+
+def model(case: Case, inputs: Mapping[str, Bits], declaration: Declaration, ledger: Ledger = LEDGER) -> dict[str, Bits]:
+    """The pair's logical outputs as one party must compute them.
+
+    Args:
+        case: with all axes filled in.
+        inputs: logical bits of all input and inout tensors.
+        declaration: the party's orders and variants.
+        ledger: the rows to execute, perhaps with one switched off or forced.
+
+    Returns:
+        y `[steps, R, T, H, 128]`, y_absent `[steps, A, T, D]`, conv `[R, 3D, S]`, state `[W, H, 128, 128]`, conv_rest,
+        state_rest; with records corrections, key, gate `[R, H, T, 128]` and record_rest; with a commit conv_final.
+
+    Raises:
+        RecordError: the declaration lacks an order, or has one that is no sum over 128 channels.
+        UsageError: it names an unknown row or variant.
+    """
+    shape, run, pools = Shape.of(case), Execution(declaration, ledger), Pools.of(inputs)
+    real, slots = table(inputs)
+    ys, todo = [], None
+    found: dict[str, Bits] = {}
+    for moment in walk(shape, inputs, pools, run):
+        ys.append(moment.y)
+        if shape.records:
+            records = recorded(shape, moment, run)
+            found = dict(records._asdict()) | {"record_rest": _record_rest(inputs, real)}
+            if shape.mode == "commit":
+                todo = commit(shape, records, inputs, pools, run)
+    written, windows, pages = owned(shape, inputs, todo)
+    absent = (shape.steps, int((~real).sum()), shape.tokens, shape.heads * DIM)
+    found |= {
+        "y": np.stack(ys),
+        "y_absent": np.zeros(absent, dtype=np.uint16),
+        "conv": pools.conv[slots[:, 0]],
+        "state": pools.state[written],
+        "conv_rest": pools.conv[~windows].ravel(),
+        "state_rest": pools.state[~pages].ravel(),
+    }
+    if todo:
+        found["conv_final"] = pools.conv[todo.target]
+    return found
+
+
+def _record_rest(inputs: Mapping[str, Bits], real: Mask) -> npt.NDArray[np.uint16]:
+    """Record elements of absent requests: the halves of their corrections, then their keys and gates."""
+    rest = np.ascontiguousarray(inputs["corrections"][~real]).astype("<u4").ravel().view("<u2").astype(np.uint16)
+    return np.concatenate([rest, np.asarray(inputs["key_gate"][~real], dtype=np.uint16).ravel()])
+
+
+LARGE: Final = np.uint32(0x71800000)
+"""2^100. Partial sums of what is smaller cannot overflow; a NaN or an Inf meets every order alike."""
+
+
+def undefined(case: Case, inputs: Mapping[str, Bits]) -> dict[str, Any]:
+    """Elements that the contract leaves open, as boolean masks: heads in which a partial sum may overflow.
+
+    These are heads of a request with a finite state or a finite q, k or v of 2^100 or more; whether a sum of such
+    numbers is infinite depends on its order.
+    """
+    shape = Shape.of(case)
+    real, slots = table(inputs)
+    defaults = {row.id: row.steps[row.names[0]] for row in LEDGER}
+    rows = inputs["rows"].reshape(shape.steps, shape.batch, shape.tokens, -1)
+    window = inputs["conv_state"][slots[:, 0]]
+    open_heads = np.zeros((len(slots), shape.heads), dtype=bool)
+    for step in range(shape.steps):
+        start, x = shape.start(inputs, step, real), Rows.cut(rows[step, real], shape.heads).qkv
+        window, mixed = convolve(window, start, x, inputs, lambda row, *operands: defaults[row](*operands))
+        open_heads |= _large(mixed.reshape(len(slots), -1, shape.heads, DIM)).any(axis=(1, 3))
+    for column in slots.T:
+        pages = np.asarray(inputs["state"])[column]
+        wide = pages.astype(np.uint32) << np.uint32(16) if shape.bf16_state else pages
+        open_heads |= _large(wide).any(axis=(2, 3))
+    if not open_heads.any():
+        return {}
+    heads = open_heads[:, None, :, None]
+    found = {"y": np.broadcast_to(heads, (shape.steps, len(slots), shape.tokens, shape.heads, DIM))}
+    if shape.records:
+        rows_of = (len(slots), shape.heads, shape.tokens, DIM)
+        found["corrections"] = np.broadcast_to(open_heads[:, :, None, None], rows_of)
+    if shape.mode != "record":
+        once = np.repeat(np.arange(len(slots)), slots.shape[1])
+        request = plan(inputs).request if shape.mode == "commit" else once
+        found["state"] = np.broadcast_to(open_heads[request, :, None, None], (len(request), shape.heads, DIM, DIM))
+    return found
+
+
+def _large(bits: npt.ArrayLike) -> Mask:
+    magnitude = np.asarray(bits) & fp.MAGNITUDE
+    return np.asarray((magnitude >= LARGE) & (magnitude < fp.INF))
