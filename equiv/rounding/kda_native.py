@@ -1,4 +1,4 @@
-"""The C twin of `kda_scan` behind ctypes: csrc/delta.h runs an order by its nodes, sixteen rows of a state at a time."""
+"""The C twin of `kda_scan` behind ctypes: csrc/delta.h runs an order by its nodes, 16 rows of a state at a time."""
 
 from __future__ import annotations
 

@@ -44,9 +44,17 @@ class Shape:
     def of(cls, case: Case) -> Shape:
         """Reads a case whose defaults are filled in."""
         axes = case.axes
-        whole = (int(axes[name]) for name in ("steps", "batch", "tokens", "heads", "gate_mode"))
-        bounds = (fp.bits_of(float(axes[name])) for name in ("lower_bound", "eps"))
-        return cls(*whole, str(axes["mode"]), axes["state"] == "bf16", *bounds)
+        return cls(
+            steps=int(axes["steps"]),
+            batch=int(axes["batch"]),
+            tokens=int(axes["tokens"]),
+            heads=int(axes["heads"]),
+            gate_mode=int(axes["gate_mode"]),
+            mode=str(axes["mode"]),
+            bf16_state=axes["state"] == "bf16",
+            lower_bound=fp.bits_of(float(axes["lower_bound"])),
+            eps=fp.bits_of(float(axes["eps"])),
+        )
 
     @property
     def records(self) -> bool:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from equiv.rounding.declarations import dsa
+from equiv.rounding.declarations import dsa, kda
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from equiv.rounding.declaration import Declaration, Terms
 
-DECLARATIONS: Final[Mapping[str, tuple[Declaration, ...]]] = {"dsa_index": dsa.DECLARATIONS}
+DECLARATIONS: Final[Mapping[str, tuple[Declaration, ...]]] = {
+    "dsa_index": dsa.DECLARATIONS,
+    "kda": kda.DECLARATIONS,
+}
 """Pair name -> its declarations."""
 
 TERMS: Final[Mapping[str, Mapping[str, Terms]]] = {"dsa_index": dsa.TERMS}

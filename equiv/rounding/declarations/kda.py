@@ -71,7 +71,9 @@ def gates(arch: str) -> dict[str, Order]:
     }
 
 
-def _declared(party: str, form: str, arch: str, orders: Mapping[str, Order], variants: Mapping[str, str]) -> Declaration:
+def _declared(
+    party: str, form: str, arch: str, orders: Mapping[str, Order], variants: Mapping[str, str]
+) -> Declaration:
     package = {"triton": "3.8.0"} if party == "oracle" else {"nvidia-cutlass-dsl": "4.8.1"}
     return Declaration(party, package, arch, {**gates(arch), **orders}, variants, form)
 
