@@ -22,8 +22,8 @@ from equiv.rounding.formats import BF16, F32
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from equiv.inputs import Shape
-    from equiv.records import Bits, Case
+    from equiv.inputs import Ints, Shape
+    from equiv.records import Bits, Case, TensorSpec
 
     Fill = Callable[[Draws, Shape], Bits]
 
@@ -149,13 +149,20 @@ def _state(low: int, high: int) -> Callable[[Draws, tuple[int, ...], bool], Bits
 
     One 32-bit word an element, as pools have tens of millions. No value is zero.
     """
-    below = np.minimum(7, [8 - max(1, number).bit_length() for number in range(256)]).astype(np.uint32)
+    reach = np.array([max(1, number).bit_length() - 8 for number in range(256)])
+    exponents = np.array([127 + exponent + reach for exponent in range(low, high + 1)], dtype=np.uint32) << 23
 
     def fill(draws: Draws, shape: tuple[int, ...], wide: bool) -> Bits:  # noqa: FBT001  -- a table's entry
-        words = draws.words("state", (*shape[:-1], shape[-1] // 2)).view("<u4").reshape(shape).astype(np.uint32)
-        exponents = 127 + low + draws.below("page", high - low + 1, (shape[0], shape[1], 1, 1))
-        bits: Bits = (exponents.astype(np.uint32) - below[words >> 23 & 0xFF]) << 23 | words & 0x807FFFFF
-        return bits if wide else (bits >> 16).astype(np.uint16)
+        words = draws.words("state", (*shape[:-1], shape[-1] // 2)).astype("<u8", copy=False).view(np.uint8)
+        words = words.reshape(*shape[:2], -1, 4)
+        dealt = draws.below("page", len(exponents), shape[:2])
+        bits = np.empty((*shape[:2], words.shape[2]), dtype=np.uint32)
+        for page in np.ndindex(*shape[:2]):
+            word = words[page].view("<u4")[:, 0]
+            np.take(exponents[dealt[page]], words[page][:, 3], out=bits[page], mode="clip")  # `raise` copies
+            bits[page] |= word & 0x7FFFFF
+            bits[page] |= word << 8 & 0x80000000
+        return (bits if wide else (bits >> 16).astype(np.uint16)).reshape(shape)
 
     return fill
 
@@ -230,20 +237,29 @@ def inputs(case: Case) -> dict[str, Bits]:
         found["conv_bias"] = fill("conv_bias", CONV_BIAS, 1, 3 * dim)[0]
     found |= plan.decide(case, {piece: regime(case, piece) for piece in plan.REGIMES})
     specs = {spec.name: spec for spec in tensors.layout(case)}
-    for name in ("conv_state", "state", "corrections", "key_gate"):
+    for name in ("corrections", "key_gate"):
         if name in specs:
-            found[name] = make.nan_words(Draws(case.seed, f"{name}/rest"), specs[name].shape, specs[name].format)
+            found[name] = make.nan_words(Draws(case.seed, name), specs[name].shape, specs[name].format)
     real = np.flatnonzero(tensors.present(found))
     table = found["slots"].view(np.int32)
     window = fill("conv_state", WINDOW, batch * 3 * heads, DIM * (tokens + 2)).reshape(batch, 3 * dim, tokens + 2)
-    found["conv_state"][table[real, 0]] = window[real]
+    found["conv_state"] = _pool(case, specs["conv_state"], table[real, 0], window[real])
     source = table[real, found["accepted"].view(np.int32)[0, real] - 1]
     name, wide = regime(case, "state"), tensors.axis(case, "state") == "f32"
     start = STATE[name if name in STATE else "normal"](Draws(case.seed, "state"), (batch, heads, DIM, DIM), wide)
-    found["state"][source] = start[real]
+    found["state"] = _pool(case, specs["state"], source, start[real])
     if name in aimed.AIMED:
         aimed.adjust(case, found, real, source, name)
     return found
+
+
+def _pool(case: Case, spec: TensorSpec, slots: Ints, values: Bits) -> Bits:
+    """A pool with values in some slots and NaNs in all others."""
+    pool = np.empty(spec.shape, dtype=values.dtype)
+    rest = np.setdiff1d(np.arange(len(pool)), slots)
+    pool[rest] = make.nan_words(Draws(case.seed, f"{spec.name}/rest"), (len(rest), *spec.shape[1:]), spec.format)
+    pool[slots] = values
+    return pool
 
 
 def check(case: Case) -> list[tuple[str, str]]:
