@@ -100,7 +100,7 @@ LARGE: Final = np.uint32(0x71800000)
 def undefined(case: Case, inputs: Mapping[str, Bits]) -> dict[str, Any]:
     """Elements that the contract leaves open, as boolean masks: heads in which a partial sum may overflow.
 
-    These are heads of a request with a finite state or a finite q, k or v of 2^100 or more; whether a sum of such
+    These are heads of a request with a finite state or a finite sum of taps of 2^100 or more; whether a sum of such
     numbers is infinite depends on its order.
     """
     shape = Shape.of(case)
@@ -111,8 +111,8 @@ def undefined(case: Case, inputs: Mapping[str, Bits]) -> dict[str, Any]:
     open_heads = np.zeros((len(slots), shape.heads), dtype=bool)
     for step in range(shape.steps):
         start, x = shape.start(inputs, step, real), Rows.cut(rows[step, real], shape.heads).qkv
-        window, mixed = convolve(window, start, x, inputs, lambda row, *operands: defaults[row](*operands))
-        open_heads |= _large(mixed.reshape(len(slots), -1, shape.heads, DIM)).any(axis=(1, 3))
+        window, taps = convolve(window, start, x, inputs, lambda row, *operands: defaults[row](*operands))
+        open_heads |= _large(taps.reshape(len(slots), -1, shape.heads, DIM)).any(axis=(1, 3))
     for column in slots.T:
         pages = np.asarray(inputs["state"])[column]
         wide = pages.astype(np.uint32) << np.uint32(16) if shape.bf16_state else pages

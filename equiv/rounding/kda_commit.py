@@ -80,14 +80,20 @@ def tokens_of(shape: Shape, records: Records, inputs: Mapping[str, Bits], run: E
     return Tokens(np.ascontiguousarray(found.swapaxes(1, 2)), run("kda.13o", key, n), records.corrections)
 
 
-def commit(shape: Shape, records: Records, inputs: Mapping[str, Bits], pools: Pools, run: Execution) -> Plan:
-    """Compacts windows and folds accepted tokens into states; all reads precede the writes."""
+def fold(shape: Shape, records: Records, inputs: Mapping[str, Bits], pools: Pools, run: Execution) -> tuple[Plan, U32]:
+    """What a commit writes, and the states that it folds, as they are carried: float32 bits `[W, H, 128, 128]`."""
     todo = plan(inputs)
     given = tokens_of(shape, records, inputs, run)
     chosen = Tokens(*(x[todo.request].reshape(-1, shape.tokens, DIM) for x in given))
     before = loaded(shape, pools.state[todo.source], run)
     states = kda_scan.fold(before, np.repeat(todo.folded, shape.heads), chosen, run.step("kda.13p"))
+    return todo, states.reshape(-1, shape.heads, DIM, DIM)
+
+
+def commit(shape: Shape, records: Records, inputs: Mapping[str, Bits], pools: Pools, run: Execution) -> Plan:
+    """Compacts windows and folds accepted tokens into states; all reads precede the writes."""
+    todo, states = fold(shape, records, inputs, pools, run)
     columns = (todo.folded[:, None] - 1 + np.arange(TAPS - 1))[:, None]
     pools.conv[todo.target, :, : TAPS - 1] = np.take_along_axis(pools.conv[todo.source], columns, axis=2)
-    pools.state[todo.target] = stored(shape, states, run).reshape(-1, shape.heads, DIM, DIM)
+    pools.state[todo.target] = stored(shape, states, run)
     return todo

@@ -91,12 +91,14 @@ class Prepared(NamedTuple):
 
     Attributes:
         window: the convolution's window after the step, BF16 codes `[R, 3D, T + 2]`.
-        mixed: q, k, v after the convolution, `[R, T, 3, H, 128]` float32 bits.
+        taps: sums of the convolution's taps, `[R, T, 3, H, 128]` float32 bits.
+        mixed: q, k, v after SiLU, BF16 values, of the same shape.
         raw: the gate projection, `[R, T, H, 128]` float32 bits.
         operands: of items (request, head), N = R H.
     """
 
     window: U16
+    taps: U32
     mixed: U32
     raw: U32
     operands: Operands
@@ -111,7 +113,7 @@ def items(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def convolve(
     window: U16, start: npt.NDArray[np.int64], x: U16, inputs: Mapping[str, Bits], run: Runner
 ) -> tuple[U16, U32]:
-    """Causal convolution with SiLU.
+    """Causal convolution, without its SiLU.
 
     Args:
         window: of each request before the step, BF16 codes `[R, 3D, S]`.
@@ -121,7 +123,7 @@ def convolve(
         run: executes rows.
 
     Returns:
-        The window after the step, and the results `[R, T, 3D]` rounded to BF16, as float32 bits.
+        The window after the step, and the sums of taps `[R, T, 3D]` as float32 bits.
     """
     tokens = x.shape[1]
     columns = (start[:, None] + np.arange(TAPS - 1))[:, :, None]
@@ -134,7 +136,7 @@ def convolve(
         total = run("kda.4", wide[:, tap : tap + tokens], inputs["conv_w"][:, tap], total)
     after = window.copy()
     after[:, :, : tokens + TAPS - 2] = seen[:, 1:].swapaxes(1, 2)
-    return after, run("kda.5", run("kda.5a", total))
+    return after, total
 
 
 def project(f_a: U16, f_b: Bits, order: Order) -> U32:
@@ -202,8 +204,9 @@ def prepare(
         gate: the mode of the gate projection, and the lower bound of the log decay.
     """
     requests, tokens, heads = rows.beta.shape
-    after, mixed = convolve(window, start, rows.qkv, inputs, run)
-    mixed = mixed.reshape(requests, tokens, 3, heads, DIM)
+    after, taps = convolve(window, start, rows.qkv, inputs, run)
+    taps = taps.reshape(requests, tokens, 3, heads, DIM)
+    mixed = run("kda.5", run("kda.5a", taps))
     mode, lower_bound = gate
     gates = project(rows.f_a.reshape(-1, RANK), inputs["f_b"], run.order(f"gate.{mode}"))
     raw = run("kda.2", gates).reshape(requests, tokens, heads, DIM)
@@ -217,4 +220,4 @@ def prepare(
         v=items(v),
         beta=items(run("kda.13j", run("kda.1", rows.beta))),
     )
-    return Prepared(after, mixed, raw, found)
+    return Prepared(after, taps, mixed, raw, found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -130,7 +130,7 @@ def normed(shape: Shape, o: U32, gate: U16, norm_w: Bits, run: Execution) -> U16
     return codes(run("kda.9", run("kda.13v", weighted, run("kda.13u", run("kda.1", gate)))))
 
 
-def by_token(items: U32, shape: Shape) -> U32:
+def by_token(items: npt.NDArray[Any], shape: Shape) -> npt.NDArray[Any]:
     """`[R H, T, 128]` as `[R, T, H, 128]`."""
     return np.ascontiguousarray(items.reshape(-1, shape.heads, shape.tokens, DIM).swapaxes(1, 2))
 
