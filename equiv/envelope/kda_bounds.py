@@ -56,7 +56,7 @@ class Near(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Relative error bounds of a sum in the trajectory's order and in any allowed one, and whether there are several."""
+    """Relative error bounds of a sum in the trajectory's order and in any allowed one, and whether those differ."""
 
     own: float
     other: float
