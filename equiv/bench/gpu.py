@@ -1,0 +1,75 @@
+"""How fast kernels are on a GPU: launches replayed from a CUDA graph, and the card's copy speed beside them.
+
+A graph leaves out what the host costs a launch, as a server that replays graphs does. Each graph holds several calls,
+enough for a replay to take about a millisecond; the fastest replay is the figure, because everything that disturbs a
+measurement makes it longer. Data that fits the L2 cache stays there between calls, as it does between layers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from equiv.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+WARM: Final = 3
+REPLAYS: Final = 20
+SPAN: Final = 1e-3
+"""Seconds that one replay should take at least."""
+MOST: Final = 64
+"""Calls in one graph at most."""
+COPIED: Final = 1 << 31
+"""Bytes of the buffer whose copy measures the card's speed: far more than its L2 cache holds."""
+
+
+def require_gpu() -> Any:  # noqa: ANN401  the torch module
+    """torch, if it sees a GPU.
+
+    Raises:
+        UnsupportedError: it does not.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        raise UnsupportedError("gpu", "this benchmark measures a GPU and there is none")
+    return torch
+
+
+def replayed(call: Callable[[], None], replays: int = REPLAYS) -> float:
+    """Seconds of one `call`, which launches kernels on the current stream: the fastest replay of a graph of them.
+
+    Raises:
+        UnsupportedError: there is no GPU.
+    """
+    torch = require_gpu()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(WARM):
+            call()
+        once = _seconds(torch, call)
+        calls = max(1, min(MOST, round(SPAN / once)))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            for _ in range(calls):
+                call()
+        graph.replay()
+        return min(_seconds(torch, graph.replay) for _ in range(replays)) / calls
+
+
+def _seconds(torch: Any, work: Callable[[], None]) -> float:  # noqa: ANN401
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    work()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1e3
+
+
+def copy_speed() -> float:
+    """Bytes a second, read and written together, of a device-to-device copy."""
+    torch = require_gpu()
+    source = torch.empty(COPIED, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    return 2 * COPIED / replayed(lambda: target.copy_(source))
