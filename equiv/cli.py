@@ -8,39 +8,24 @@ UNSUPPORTED under --require); 2 a usage error, nothing was run; 3 every case was
 from __future__ import annotations
 
 import argparse
-import contextlib
-import ctypes
 import errno
 import io
 import os
-import shlex
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from equiv import commands, journal
-from equiv.cache import cache_dir
-from equiv.device import device
-from equiv.errors import DeviceError, EquivError, UnsupportedError
-from equiv.plan import DEFAULT_DEVICE, Settings, cases, folders, known_gaps, refuse_taken
-from equiv.report import document, environment, text
-from equiv.report.outcome import exit_code
+from equiv import commands, running
+from equiv.arguments import seconds
+from equiv.errors import EquivError
+from equiv.plan import DEFAULT_DEVICE
 from equiv.terminal import visible
-from equiv.workers import Task, default_jobs, run_plan, run_task
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
-    from types import FrameType
-
-    from equiv.records import Verdict
-
+    from collections.abc import Sequence
 
 STREAM_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EIO)
 """What writing to a pipe, a file on a full disk or a terminal that is gone ends with."""
-
-LONGEST = 1e6
-"""Seconds that a case can be given at most; a wait for its worker cannot be longer than 2^31 ms."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -79,45 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     listing.add_argument("--json", action="store_true", help="as JSON")
     listing.set_defaults(command=commands.list_pairs)
 
-    run = commands_.add_parser("run", help="verify cases")
-    _selecting(run)
-    run.add_argument(
-        "--device",
-        action="append",
-        metavar="D",
-        help=f"emulated:sm_90a, emulated:sm_100a, cuda:0 (repeatable, default {DEFAULT_DEVICE})",
-    )
-    run.add_argument(
-        "--seed",
-        action="append",
-        type=int,
-        default=[],
-        metavar="N",
-        help="also run each case with this seed (repeatable)",
-    )
-    run.add_argument("--strict", action="store_true", help="WITHIN fails")
-    run.add_argument("--require", action="store_true", help="UNSUPPORTED fails")
-    run.add_argument("--json", action="store_true", help="the report as JSON on stdout")
-    run.add_argument(
-        "--journal", type=Path, metavar="PATH", help="where to write the journal (default runs/<time>.jsonl)"
-    )
-    run.add_argument("--check", choices=("race",), default="", help="race: unordered accesses to shared memory (slow)")
-    run.add_argument(
-        "--record",
-        default="",
-        metavar="DIR",
-        help="keep launch records below DIR, which must not hold them yet",
-    )
-    run.add_argument(
-        "-j", "--jobs", type=_positive, default=default_jobs(), metavar="N", help="worker processes (default: CPUs)"
-    )
-    run.add_argument(
-        "--timeout", type=_seconds, default=600.0, metavar="S", help="seconds a case may take (default 600)"
-    )
-    run.add_argument(
-        "--in-process", action="store_true", help="no workers: one case after the other in this process, for debuggers"
-    )
-    run.set_defaults(command=_run)
+    running.add_parser(commands_, _selecting)
 
     rounding = commands_.add_parser("rounding", help="where a pair rounds, and in which order each party adds")
     rounding.add_argument("pair", metavar="PAIR")
@@ -173,7 +120,7 @@ def _parser() -> argparse.ArgumentParser:
         help="skipped launches (of another architecture, or that failed when recorded) fail; else they only count",
     )
     replay.add_argument(
-        "--timeout", type=_seconds, metavar="S", help="give up and exit with 1 after S seconds (default: never)"
+        "--timeout", type=seconds, metavar="S", help="give up and exit with 1 after S seconds (default: never)"
     )
     replay.set_defaults(command=commands.replay)
     return parser
@@ -185,103 +132,6 @@ def _selecting(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cases", type=Path, metavar="DIR", help="folder of case files (default ./cases, else those of the package)"
     )
-
-
-def _positive(number: str) -> int:
-    if not number.isdecimal() or int(number) < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not 1 or more")
-    return int(number)
-
-
-def _seconds(number: str) -> float:
-    with contextlib.suppress(ValueError):
-        if 0 < float(number) <= LONGEST:
-            return float(number)
-    raise argparse.ArgumentTypeError(f"{number} is no number of seconds above 0, {LONGEST:g} at most")
-
-
-def _run(options: argparse.Namespace) -> int:
-    """`equiv run`: plan, journal, verdicts, report."""
-    devices = tuple(dict.fromkeys(options.device or [DEFAULT_DEVICE]))
-    folder = f" --cases {shlex.quote(str(options.cases))}" if options.cases else ""
-    wanted = cases(options.cases, options.selectors, options.suite)
-    gaps = known_gaps(folders(options.cases, wanted))
-    settings = Settings(devices, tuple(options.seed), options.record, options.check, folder, gaps)
-    tasks = [task for case in wanted for task in settings.tasks(case)]
-    for name in devices:
-        with contextlib.suppress(UnsupportedError, DeviceError):  # verdicts; a name that means nothing is a usage error
-            device(name, check=options.check or None)
-    cache_dir()  # every emulated device needs it: said once, and not as an ERROR of each case
-    refuse_taken(options.record, tasks)
-    versions = environment.versions()
-    path = options.journal or journal.default_path()
-    remarks = environment.basis(devices)
-    with journal.Journal(path, fresh=True) as book:
-        book.plan([task.planned for task in tasks], versions)
-        try:
-            with _ended_politely(), contextlib.closing(_verdicts(tasks, options)) as found:
-                for done, verdict in enumerate(found, 1):
-                    book.verdict(verdict)
-                    _progress(done, len(tasks), verdict)
-        except KeyboardInterrupt:
-            remarks.append("interrupted: the cases that were not reached are NOT_RUN")
-    run = journal.read(path)
-    remarks += [f"journal: {run.torn}"] if run.torn else []
-    verdicts = run.verdicts
-    if options.json:
-        print(document.render(verdicts, versions, remarks), end="")
-    else:
-        print(text.render(verdicts, versions, [*remarks, f"journal {path}"]), end="")
-    return exit_code(verdicts, strict=options.strict, require=options.require)
-
-
-def _verdicts(tasks: Sequence[Task], options: argparse.Namespace) -> Generator[Verdict, None, None]:
-    if options.in_process:
-        for task in tasks:
-            with _no_stdout() if options.json and sys.stdout is not None else contextlib.nullcontext():
-                verdict = run_task(task)
-            yield verdict
-    else:
-        yield from run_plan(tasks, options.jobs, options.timeout)
-
-
-@contextlib.contextmanager
-def _no_stdout() -> Iterator[None]:
-    """What a party prints goes to stderr, also from C: stdout is for the report."""
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            yield
-    finally:
-        ctypes.CDLL(None).fflush(None)
-        os.dup2(kept, 1)
-        os.close(kept)
-
-
-@contextlib.contextmanager
-def _ended_politely() -> Iterator[None]:
-    """Treats what CI (SIGTERM) and a closed terminal send like Ctrl-C: workers are ended, the report is written."""
-
-    def interrupt(_signum: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    heard = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is not signal.SIG_IGN]  # nohup
-    previous = {one: signal.signal(one, interrupt) for one in heard}
-    try:
-        yield
-    finally:
-        for one, handler in previous.items():
-            signal.signal(one, handler)
-
-
-def _progress(done: int, total: int, verdict: Verdict) -> None:
-    """One line that redraws itself, on a terminal only."""
-    if not sys.stderr.isatty():
-        return
-    filled = 30 * done // total
-    line = f"[{'#' * filled}{'.' * (30 - filled)}] {done}/{total} {verdict.status} {verdict.case} {verdict.device}"
-    print(f"\r\x1b[K{line[:118]}", end="\n" if done == total else "", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

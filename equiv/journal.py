@@ -54,13 +54,15 @@ class Journal:
                 ) from error
             raise UsageError(f"journal {path}: cannot be written: {error.strerror}") from error
 
-    def plan(self, entries: Iterable[wire.Planned], environment: Mapping[str, str]) -> None:
-        """Writes what the run is going to do, before it does any of it."""
+    def plan(
+        self, entries: Iterable[wire.Planned], environment: Mapping[str, str], settings: Mapping[str, str] | None = None
+    ) -> None:
+        """Writes what the run is going to do, before it does any of it; `settings` are what a resumed run needs."""
         started = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         planned = [wire.encode(entry) for entry in entries]
         self._append(
             {"kind": "plan", "schema": SCHEMA, "version": VERSION, "started": started}
-            | {"environment": dict(environment), "planned": planned}
+            | {"environment": dict(environment), "settings": dict(settings or {}), "planned": planned}
         )
 
     def verdict(self, verdict: Verdict) -> None:
@@ -88,11 +90,17 @@ class Journal:
         os.fsync(self._file)
 
 
+def mend(path: Path) -> None:
+    """Cuts off a torn last line, so that lines can be appended; no process may be writing to the journal."""
+    os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """A journal as read.
 
     Attributes:
+        settings: options of the run that are not in its plan: `shard`, `check`, `record`, `cases`; "" where not given.
         verdicts: one for each planned case, in the plan's order; NOT_RUN where the journal has none.
         torn: what was wrong with the last line, or "".
     """
@@ -102,6 +110,7 @@ class Run:
     environment: Mapping[str, str] = field(default_factory=dict)
     started: str = ""
     torn: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 def read(path: Path) -> Run:
@@ -143,7 +152,7 @@ def read(path: Path) -> Run:
             f"journal {path}: verdicts that nobody planned: {', '.join(sorted(key.case for key in stray))}"
         )
     verdicts = tuple(found.get(entry) or _not_run(entry) for entry in planned)
-    return Run(planned, verdicts, plan["environment"], plan["started"], torn)
+    return Run(planned, verdicts, plan["environment"], plan["started"], torn, plan.get("settings", {}))
 
 
 def _entry(path: Path, number: int, line: bytes) -> dict[str, Any]:

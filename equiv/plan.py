@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,6 +75,23 @@ def cases(directory: Path | None, targets: Sequence[str], suites: Sequence[str])
     if not names or set("*?[") & set("".join(names)):
         names = [path.stem for path in files(casefile.find_cases(directory))]
     return casefile.select(casefile.load_all(directory, names), targets, suites)
+
+
+def shard(tasks: Sequence[Task], which: str) -> list[Task]:
+    """The I-th of N parts of a plan, `I/N`, "" for all of it: every N-th task, so that parts take about as long.
+
+    Raises:
+        UsageError: it is not of that form, or no task is left.
+    """
+    if not which:
+        return list(tasks)
+    found = re.fullmatch(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", which)
+    if not found or int(found[1]) > int(found[2]):
+        raise UsageError(f"--shard {which}: expected I/N with 1 <= I <= N")
+    part = list(tasks)[int(found[1]) - 1 :: int(found[2])]
+    if not part:
+        raise UsageError(f"--shard {which}: the plan has {len(tasks)} task(s), so this part of it is empty")
+    return part
 
 
 def refuse_taken(folder: str, tasks: Iterable[Task]) -> None:

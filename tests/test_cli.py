@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import equiv_fake
 import pytest
 
-from equiv import cli, journal
+from equiv import cli, journal, running
 from equiv.records import Status, Verdict
 from equiv.workers import Task, run_plan
 
@@ -32,8 +32,8 @@ CASES = Path(__file__).parent / "support" / "cases"
 def on_the_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Every device is the host device, also in workers; the working directory is empty."""
     monkeypatch.setattr(sys.modules["equiv.device"], "device", equiv_fake.HostDevice)
-    monkeypatch.setattr(cli, "device", equiv_fake.HostDevice)
-    monkeypatch.setattr(cli, "run_plan", functools.partial(run_plan, run=equiv_fake.run_on_host))
+    monkeypatch.setattr(running, "device", equiv_fake.HostDevice)
+    monkeypatch.setattr(running, "run_plan", functools.partial(run_plan, run=equiv_fake.run_on_host))
     monkeypatch.chdir(tmp_path)
 
 
@@ -212,7 +212,7 @@ def test_an_interrupted_run_reports_what_it_did_not_reach(
         yield tasks[0].stopped(Status.IDENTICAL, "done")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "run_plan", interrupted)
+    monkeypatch.setattr(running, "run_plan", interrupted)
     assert run("fake::good", "fake::wrong", in_process=False) == 1
     out = capsys.readouterr().out
     assert "interrupted: the cases that were not reached are NOT_RUN" in out
@@ -223,11 +223,11 @@ def test_an_interrupted_run_reports_what_it_did_not_reach(
 SCRIPT = """
 import functools, sys
 import equiv_fake
-from equiv import cli
+from equiv import cli, running
 from equiv.workers import run_plan
 if __name__ == "__main__":
-    cli.device = equiv_fake.HostDevice
-    cli.run_plan = functools.partial(run_plan, run=equiv_fake.answer)
+    running.device = equiv_fake.HostDevice
+    running.run_plan = functools.partial(run_plan, run=equiv_fake.answer)
     sys.exit(cli.main(sys.argv[1:]))
 """
 
@@ -415,7 +415,7 @@ def test_an_interruption_while_the_plan_is_made_is_no_traceback(
     def interrupted(*_arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "cases", interrupted)
+    monkeypatch.setattr(running, "cases", interrupted)
     assert run("fake::good") == 130
     assert capsys.readouterr().err == "equiv: interrupted\n"
 
@@ -426,7 +426,7 @@ def test_an_error_of_the_system_that_is_not_about_the_output_keeps_its_traceback
     def exhausted(*_arguments: object) -> None:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
-    monkeypatch.setattr(cli, "cases", exhausted)
+    monkeypatch.setattr(running, "cases", exhausted)
     with pytest.raises(OSError, match="Cannot allocate memory"):
         run("fake::good")
 

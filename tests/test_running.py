@@ -1,0 +1,153 @@
+"""`equiv run` over several machines and after an accident: shards cover the plan once, a resumed run ends it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+import equiv_fake
+import pytest
+
+from equiv import cli, journal, running
+from equiv.records import Status
+from equiv.workers import run_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from equiv.records import Verdict
+    from equiv.workers import Task
+
+CASES = Path(__file__).parent / "support" / "cases"
+
+
+@pytest.fixture(autouse=True)
+def on_the_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every device is the host device; the working directory is empty."""
+    monkeypatch.setattr(sys.modules["equiv.device"], "device", equiv_fake.HostDevice)
+    monkeypatch.setattr(running, "device", equiv_fake.HostDevice)
+    monkeypatch.setattr(running, "run_plan", functools.partial(run_plan, run=equiv_fake.run_on_host))
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*arguments: str) -> int:
+    return cli.main(["run", "--in-process", *arguments])
+
+
+def planned(path: Path) -> list[str]:
+    return [verdict.case for verdict in journal.read(path).verdicts]
+
+
+def interrupted_after(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next run is interrupted when `count` verdicts are in its journal."""
+
+    def few(tasks: list[Task], *_: object) -> Generator[Verdict, None, None]:
+        for task in tasks[:count]:
+            yield equiv_fake.run_on_host(task)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "_verdicts", few)
+
+
+def test_shards_cover_the_plan_once_and_say_which_part_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    selected = ["--cases", str(CASES), "fake::good", "fake::overruns", "fake::writes_input", "fake_reordered", "fake_unknown"]
+    run(*selected, "--journal", "whole.jsonl")
+    whole = planned(tmp_path / "whole.jsonl")
+    parts = []
+    for at in (1, 2, 3):
+        run(*selected, "--shard", f"{at}/3", "--journal", f"{at}.jsonl")
+        parts.append(planned(tmp_path / f"{at}.jsonl"))
+        assert f"shard {at}/3 of the plan" in capsys.readouterr().out
+    assert sorted(case for part in parts for case in part) == sorted(whole)
+    assert all(parts)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    assert json.loads((tmp_path / "2.jsonl").read_text().splitlines()[0])["settings"]["shard"] == "2/3"
+
+
+@pytest.mark.parametrize("which", ["0/2", "3/2", "1", "1/0", "-1/2", "1/2/3", "a/b", "2/99999"])
+def test_a_shard_that_cannot_be_meant_or_is_empty_is_a_usage_error(
+    which: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--cases", str(CASES), "fake::good", f"--shard={which}") == 2
+    assert f"--shard {which}: " in capsys.readouterr().err
+
+
+def test_a_run_that_was_interrupted_is_resumed_and_its_journal_ends_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    book = tmp_path / "j.jsonl"
+    selected = ["fake::good", "fake::overruns", "fake::wrong", "--device", "emulated:sm_90a", "--seed", "77"]
+    with monkeypatch.context() as patched:
+        interrupted_after(2, patched)
+        assert run("--cases", str(CASES), *selected, "--journal", str(book)) == 1
+    with book.open("ab") as torn:
+        torn.write(b'{"kind":"verdict","verd')
+    before = {(one.case, one.seed): one.status for one in journal.read(book).verdicts}
+    assert sum(status is Status.NOT_RUN for status in before.values()) == 4
+    assert run("--resume", str(book)) == 1  # fake::wrong is a mismatch
+    after = {(one.case, one.seed): one.status for one in journal.read(book).verdicts}
+    assert list(after) == list(before)
+    assert Status.NOT_RUN not in after.values()
+    assert after["fake::wrong", 77] is Status.MISMATCH
+    assert len(book.read_bytes().splitlines()) == 1 + 6
+    capsys.readouterr()
+    assert run("--resume", str(book)) == 1
+    assert "6 case(s): " in capsys.readouterr().out
+
+
+def test_a_resumed_run_takes_nothing_else_to_run_and_no_other_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    book = tmp_path / "j.jsonl"
+    run("--cases", str(CASES), "fake::good", "--journal", str(book))
+    assert run("--resume", str(book), "fake::wrong", "--device", "cuda:0") == 2
+    assert "the journal says what to run; leave out selectors, device" in capsys.readouterr().err
+    monkeypatch.setattr("equiv.report.environment.versions", lambda: {"numpy": "0.1"})
+    assert run("--resume", str(book)) == 2
+    assert "numpy " in (said := capsys.readouterr().err)
+    assert "then, 0.1 now" in said
+
+
+def test_a_run_that_recorded_launches_is_not_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    book = tmp_path / "j.jsonl"
+    run("--cases", str(CASES), "fake::good", "--journal", str(book), "--record", str(tmp_path / "records"))
+    assert run("--resume", str(book)) == 2
+    assert "that run recorded launches" in capsys.readouterr().err
+
+
+def test_junit_counts_what_failed_and_carries_the_facts_of_each_case(tmp_path: Path) -> None:
+    run("--cases", str(CASES), "fake::good", "fake::wrong", "fake::raises", "fake::needs_moon", "--junit", "j.xml")
+    suite = ET.parse(tmp_path / "j.xml").getroot()[0]
+    counts = {name: suite.get(name) for name in ("name", "tests", "failures", "errors", "skipped")}
+    assert counts == {"name": "fake emulated:sm_100a", "tests": "4", "failures": "1", "errors": "1", "skipped": "1"}
+    by_name = {case.get("name"): case for case in suite.iter("testcase")}
+    facts = {one.get("name"): one.get("value") for one in by_name["wrong"].iter("property")}
+    assert (facts["status"], facts["blamed"], facts["seed"]) == ("MISMATCH", "candidate", "2")
+    assert str(facts["again"]).startswith("equiv run fake::wrong --device emulated:sm_100a")
+    failure = by_name["wrong"].find("failure")
+    assert failure is not None
+    assert "expected 0x" in str(failure.text)
+    assert by_name["good"].find("failure") is None
+
+
+def test_the_summary_is_appended_and_shows_what_failed_whole(tmp_path: Path) -> None:
+    file = tmp_path / "summary.md"
+    file.write_text("before\n")
+    run("--cases", str(CASES), "fake::good", "fake::wrong", "--summary", str(file))
+    said = file.read_text()
+    assert said.startswith("before\n### equiv: 1 case(s) are not\n")
+    assert "| fake | emulated:sm_100a | 1 | 1 |" in said
+    assert "<details><summary>MISMATCH fake::wrong on emulated:sm_100a</summary>" in said
+    assert "again     equiv run fake::wrong" in said
+
+
+@pytest.mark.parametrize("option", ["--junit", "--summary"])
+def test_a_file_that_cannot_be_written_is_named(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--cases", str(CASES), "fake::good", option, "/nowhere/file") == 2
+    assert "/nowhere/file: cannot be written: No such file or directory" in capsys.readouterr().err
