@@ -167,7 +167,7 @@ def _sum(terms: Reals) -> Reals:
 
 
 def _exp(x: Reals) -> Reals:
-    """Exponential to some 1e-14, by additions and multiplications alone; -700 <= x <= 700 is enforced."""
+    """Exponential to some 1e-12, by additions and multiplications alone; -700 <= x <= 700 is enforced."""
     small = np.clip(x, -700.0, 700.0) * 2.0**-12
     term = total = np.ones_like(small)
     for power in range(1, 16):
