@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from equiv.rounding.declarations import dsa, kda
+from equiv.rounding.declarations import dsa, front, kda
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 DECLARATIONS: Final[Mapping[str, tuple[Declaration, ...]]] = {
     "dsa_index": dsa.DECLARATIONS,
+    "dsa_front": front.DECLARATIONS,
     "kda": kda.DECLARATIONS,
 }
 """Pair name -> its declarations."""
 
-TERMS: Final[Mapping[str, Mapping[str, Terms]]] = {"dsa_index": dsa.TERMS}
+TERMS: Final[Mapping[str, Mapping[str, Terms]]] = {"dsa_index": dsa.TERMS, "dsa_front": front.TERMS}
 """Pair name -> name of a reduction -> what its terms are, for finding it in a trace."""
 
 

@@ -69,17 +69,17 @@ CANDIDATE: Final[Mapping[str, str]] = {
     "dsa.K4a": "bits",
 }
 
-_TRITON_ORDERS: Final = {"key.sum": triton_order(fused=False), "key.squares": triton_order(fused=True)}
-_CUTE_ORDERS: Final = {"key.sum": cute_order(fused=False), "key.squares": cute_order(fused=True)}
+TRITON_ORDERS: Final = {"key.sum": triton_order(fused=False), "key.squares": triton_order(fused=True)}
+CUTE_ORDERS: Final = {"key.sum": cute_order(fused=False), "key.squares": cute_order(fused=True)}
 
 DECLARATIONS: Final[tuple[Declaration, ...]] = (
     *(
-        Declaration("oracle", {"triton": version}, arch, _TRITON_ORDERS, ORACLE)
+        Declaration("oracle", {"triton": version}, arch, TRITON_ORDERS, ORACLE)
         for version in ("3.6.0", "3.8.0")
         for arch in ARCHITECTURES
     ),
     *(
-        Declaration("candidate", {"nvidia-cutlass-dsl": "4.8.1"}, arch, _CUTE_ORDERS, CANDIDATE)
+        Declaration("candidate", {"nvidia-cutlass-dsl": "4.8.1"}, arch, CUTE_ORDERS, CANDIDATE)
         for arch in ARCHITECTURES
     ),
 )
