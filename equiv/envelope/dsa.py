@@ -25,10 +25,11 @@ from equiv.rounding.formats import E2M1, E4M3, ordered
 from equiv.rounding.intervals import Interval, corners, hull, squares_about_mean, sum_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from equiv.records import Bits, Case
     from equiv.rounding.declaration import Declaration
+    from equiv.rounding.formats import Format
 
 Mask = npt.NDArray[np.bool_]
 
@@ -66,23 +67,9 @@ class KeyEnvelope:
         """
         codes_in, scale_in = self._inside(outputs, 1.0)
         return {
-            "key_codes": (codes_in, self._share(outputs, codes_in, 0)),
-            "key_scale": (scale_in, self._share(outputs, scale_in, 1)),
+            "key_codes": (codes_in, share_used(codes_in, lambda share: self._inside(outputs, share)[0])),
+            "key_scale": (scale_in, share_used(scale_in, lambda share: self._inside(outputs, share)[1])),
         }
-
-    def _share(self, outputs: Mapping[str, Bits], inside: Mask, which: int) -> float:
-        if not inside.all():
-            return 1.0
-        least, most = 0, SHARES  # most always explains everything
-        if self._inside(outputs, 0.0)[which].all():
-            return 0.0
-        while most - least > 1:
-            middle = (least + most) // 2
-            if self._inside(outputs, middle / SHARES)[which].all():
-                most = middle
-            else:
-                least = middle
-        return most / SHARES
 
     def _inside(self, outputs: Mapping[str, Bits], share: float) -> tuple[Mask, Mask]:
         """Masks of codes and of scales that the intervals, shrunk to a share, explain."""
@@ -110,25 +97,9 @@ class KeyEnvelope:
         return codes_in.reshape(tokens, DIM), scale_mask
 
     def _exponents(self, groups: Interval) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Least and largest allowed unbiased exponent of each group's scale, `[T, groups]`.
-
-        Both ends of amax go through every variant; each variant rises with amax, so what lies between is allowed.
-        """
-        size = groups.magnitude()
-        amax = Interval(np.max(size.low, axis=-1), np.max(size.high, axis=-1))
         floor = dsa.MX_FLOOR if self.shape.fp4 else self.shape.key_floor
-        amax = Interval(np.maximum(amax.low, floor), np.maximum(amax.high, floor))
-        low, high = [], []
-        if self.shape.fp4:
-            for exponent in steps(self.declarations, "dsa.K4a"):
-                low.append(exponent(amax.low))
-                high.append(exponent(amax.high))
-        else:
-            for ratio in steps(self.declarations, "dsa.K3a"):
-                for power in steps(self.declarations, "dsa.K3b"):
-                    low.append(_exponent(power(ratio(amax.low))))
-                    high.append(_exponent(power(ratio(amax.high))))
-        return np.min(low, axis=0), np.max(high, axis=0)
+        rows = ("dsa.K4a",) if self.shape.fp4 else ("dsa.K3a", "dsa.K3b")
+        return exponents(self.declarations, rows, groups, floor)
 
     def _stored(self, scale: Bits) -> tuple[npt.NDArray[np.int64], Mask]:
         """Unbiased exponents of stored scales `[T, groups]`, and whether each is one: copies equal, a power of two."""
@@ -138,20 +109,82 @@ class KeyEnvelope:
             same = np.asarray((scale == scale[:, :1]).all(axis=1))
             return scale[:, :1].astype(np.int64) - 127, same[:, None]
         bits = scale[:, None]
-        return _exponent(bits), np.asarray((bits & np.uint32(0x807FFFFF)) == 0)
+        return exponent_of(bits), np.asarray((bits & np.uint32(0x807FFFFF)) == 0)
 
     def _codes_inside(self, groups: Interval, codes: Bits, exponent: npt.NDArray[np.int64]) -> Mask:
-        """Which codes lie between those of the interval's ends under scales 2^exponent."""
-        scale = (np.clip(exponent + 127, 1, 253) << 23).astype(np.uint32)[..., None]
-        apply, code, target = ("dsa.K4b", "dsa.K4c", E2M1) if self.shape.fp4 else ("dsa.K3c", "dsa.K3d", E4M3)
-        inside: Mask = np.zeros(codes.shape, dtype=bool)
+        rows, target = (("dsa.K4b", "dsa.K4c"), E2M1) if self.shape.fp4 else (("dsa.K3c", "dsa.K3d"), E4M3)
+        low, high = code_ends(self.declarations, rows, groups, exponent, target)
         place = ordered(codes, target)
-        for scaled in steps(self.declarations, apply):
-            for coded in steps(self.declarations, code):
-                low = ordered(coded(scaled(groups.low, scale)), target)
-                high = ordered(coded(scaled(groups.high, scale)), target)
-                inside |= (low <= place) & (place <= high)
-        return inside
+        return np.asarray(((low <= place) & (place <= high)).any(axis=0))
+
+
+def share_used(inside: Mask, judged: Callable[[float], Mask]) -> float:
+    """Smallest share of the intervals about their middle, in sixteenths, that explains all; 1 if something is outside.
+
+    Args:
+        inside: what the whole intervals explain.
+        judged: share -> what intervals shrunk to it explain; more with every larger share.
+    """
+    if not inside.all():
+        return 1.0
+    least, most = 0, SHARES  # most always explains everything
+    if judged(0.0).all():
+        return 0.0
+    while most - least > 1:
+        middle = (least + most) // 2
+        if judged(middle / SHARES).all():
+            most = middle
+        else:
+            least = middle
+    return most / SHARES
+
+
+def exponents(
+    declarations: Sequence[Declaration | None], rows: tuple[str, ...], groups: Interval, floor: npt.NDArray[np.uint32]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Least and largest allowed unbiased exponent of each group's scale, `[..., groups]`.
+
+    Both ends of amax go through every variant; each variant rises with amax, so what lies between is allowed.
+
+    Args:
+        declarations: of both parties.
+        rows: of ratio and power of two (FP8), or of the exponent alone (FP4).
+        groups: values `[..., groups, width]`.
+        floor: float32 bits of the least amax.
+    """
+    size = groups.magnitude()
+    ends = [np.maximum(np.max(end, axis=-1), floor) for end in (size.low, size.high)]
+    if len(rows) == 1:
+        found = [[exponent(end) for exponent in steps(declarations, rows[0])] for end in ends]
+    else:
+        ways = [(ratio, power) for ratio in steps(declarations, rows[0]) for power in steps(declarations, rows[1])]
+        found = [[exponent_of(power(ratio(end))) for ratio, power in ways] for end in ends]
+    return np.min(found[0], axis=0), np.max(found[1], axis=0)
+
+
+def code_ends(
+    declarations: Sequence[Declaration | None],
+    rows: tuple[str, str],
+    groups: Interval,
+    exponent: npt.NDArray[np.int64],
+    target: Format,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Places (`formats.ordered`) of the codes of an interval's ends under scales 2^exponent, `[ways, ..., width]`.
+
+    Args:
+        declarations: of both parties.
+        rows: of the scaled value and of its code.
+        groups: values `[..., groups, width]`.
+        exponent: unbiased, `[..., groups]`.
+        target: format of the codes.
+    """
+    scale = (np.clip(exponent + 127, 1, 253) << 23).astype(np.uint32)[..., None]
+    ways = [(scaled, coded) for scaled in steps(declarations, rows[0]) for coded in steps(declarations, rows[1])]
+    low, high = (
+        np.stack([ordered(coded(scaled(end, scale)), target) for scaled, coded in ways])
+        for end in (groups.low, groups.high)
+    )
+    return low, high
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +232,8 @@ class DsaEnvelope:
         return {"weights": self.weights.judge(outputs["weights"])} | self.keys.judge(outputs)
 
 
-def _exponent(bits: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
+def exponent_of(bits: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
+    """Unbiased exponents of positive float32 bits."""
     return (bits >> np.uint32(23)).astype(np.int64) - 127
 
 

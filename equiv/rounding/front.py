@@ -103,7 +103,7 @@ def may_overflow(case: Case, inputs: Mapping[str, Bits]) -> npt.NDArray[np.bool_
     """
     magnitudes, finite = latent_magnitudes(case, inputs)
     weights = inputs["w_q"] & np.uint16(0x7FFF)
-    sound = weights.max(axis=1) < 0x7F80
+    sound = np.asarray(weights.max(axis=1) < 0x7F80)
     weights = np.where(sound[:, None], weights, np.uint16(0))
     open_ = ~finite[:, None] | ~sound
     largest = float(values(weights.max()))
@@ -119,7 +119,7 @@ def latent_magnitudes(case: Case, inputs: Mapping[str, Bits]) -> tuple[F64, npt.
     """
     normed = bool(case.axes["normalized"])
     latent = inputs["q_c"] if normed else inputs["projected"][:, :RANK]
-    finite = ~dsa.not_finite(latent).any(axis=1)
+    finite = np.asarray(~dsa.not_finite(latent).any(axis=1))
     size = np.where(finite[:, None], np.abs(values(latent)), 0)
     if not normed:
         gamma = np.abs(values(inputs["w_qa"]))

@@ -45,7 +45,7 @@ def _fused(_mean: U32, total: U32, eps: U32) -> U32:
 
 
 def _matrix(variant: str, weights: Bits, latent: Bits) -> U32:
-    """Accumulators `[B, N]` of weights `[N, K]` and latents `[B, K]` after a chain of one matrix instruction from +0."""
+    """Accumulators `[B, N]` of weights `[N, K]` and latents `[B, K]`: a chain of one matrix instruction from +0."""
     codes = matrix_native.fused_dot(matrix.variant(*variant.split()), weights, latent.T)
     return codes.T.astype(np.uint32)
 
@@ -127,7 +127,9 @@ FRONT: Final = (
         nan="Inf gives 0",
     ),
     replace(_ROW, id="dsa.R5", value="row: x * rr", why="an instruction of its own", zero="gradual underflow"),
-    replace(_ROW, id="dsa.R6", value="row: (x * rr) * gamma", why="an instruction of its own", zero="gradual underflow"),
+    replace(
+        _ROW, id="dsa.R6", value="row: (x * rr) * gamma", why="an instruction of its own", zero="gradual underflow"
+    ),
     replace(
         _ROW,
         id="dsa.R7",

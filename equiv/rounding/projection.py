@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from equiv.errors import UsageError
 
 if TYPE_CHECKING:
-    from equiv.records import Bits
+    import numpy.typing as npt
+
     from equiv.rounding.orders import Order
+
+
+T = TypeVar("T", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,7 @@ class Chain:
     indices: tuple[int, ...]
     variant: str
 
-    def of(self, operand: Bits) -> Bits:
+    def of(self, operand: npt.NDArray[T]) -> npt.NDArray[T]:
         """The chain's columns of an operand `[..., K]`, in its order; a view where they are neighbours."""
         first, last = self.indices[0], self.indices[-1]
         if self.indices == tuple(range(first, last + 1)):
