@@ -53,13 +53,15 @@ class Band:
 
     def judge(self, found: Bits) -> tuple[Mask, float]:
         """Which values lie in the band, and the largest share of its half width that was used."""
-        at, value = (_values(bits) for bits in (self.at, found))
+        inside = np.asarray(self.at == found)
+        elsewhere = np.nonzero(~inside)
+        at, value, off = _values(self.at[elsewhere]), _values(found[elsewhere]), self.off[elsewhere]
         with np.errstate(all="ignore"):
             apart = np.abs(value - at)
-            inside = (self.at == found) | ((self.off > 0) & (apart <= self.off))
-            used = np.where(self.off > 0, apart / np.maximum(self.off, np.float32(1e-45)), 0.0)
-        share = float(used.max(initial=0.0, where=inside & np.isfinite(used)))
-        return inside, share if inside.all() else 1.0
+            reached = (off > 0) & (apart <= off)
+            share = float((apart / off).max(initial=0.0, where=reached))
+        inside[elsewhere] = reached
+        return inside, share if reached.all() else 1.0
 
 
 def _values(bits: Bits) -> F64:
@@ -72,45 +74,51 @@ def _up(off: F64) -> F32:
     return np.asarray(off * (1 + 2.0**-22), dtype=np.float32)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Norms:
-    """y of every step: o before its rounding, float32 bits `[steps, R, T, H, 128]` with a bound, and the gates."""
+    """y, by way of what its norm may start from.
+
+    Attributes:
+        y: the trajectory's, BF16 codes `[steps, R, T, H, 128]`. o: before its rounding, float32 bits of that shape.
+        off: bound on the other's difference from o. gate: BF16 codes of the output gate.
+    """
 
     shape: Shape
     ways: Ways
     norm_w: Bits
-    o: list[Bits] = field(default_factory=list)
-    off: list[F64] = field(default_factory=list)
-    gate: list[Bits] = field(default_factory=list)
-    y: list[Bits] = field(default_factory=list)
+    y: Bits
+    o: Bits
+    off: F64
+    gate: Bits
 
     def judge(self, found: Bits) -> tuple[Mask, float]:
         """Which y lie between the rounded ends, and the share of o's bound that explains all of them."""
-        inside = self._inside(found, 1.0)
+        inside = np.ones(found.shape, dtype=bool)
+        rows = (found != self.y).any(axis=-1)
+        given = Norms(self.shape, self.ways, self.norm_w, *(x[rows] for x in (self.y, self.o, self.off, self.gate)))
+        inside[rows] = given.inside(found[rows], 1.0)
         if not inside.all():
             return inside, 1.0
         least, most = -1, SHARES  # most always explains everything
         while most - least > 1:
             middle = (least + most) // 2
-            if self._inside(found, middle / SHARES).all():
+            if given.inside(found[rows], middle / SHARES).all():
                 most = middle
             else:
                 least = middle
         return inside, most / SHARES
 
-    def _inside(self, found: Bits, share: float) -> Mask:
-        masks = []
-        for at, o in enumerate(self.o):
-            value = fp.floats(o).astype(np.float64)
-            with np.errstate(all="ignore"):
-                around = Interval.around(value - self.off[at] * share, value + self.off[at] * share)
-            still = self.off[at] == 0
-            ends = Interval(np.where(still, o, around.low), np.where(still, o, around.high))
-            y = self.ways.over("kda.9", self.ways.normed(self.shape, ends, self.gate[at], self.norm_w))
-            low, high = (ordered(codes(end), BF16) for end in (y.low, y.high))
-            place = ordered(found[at], BF16)
-            masks.append(((low <= place) & (place <= high) & ~y.nan) | (found[at] == self.y[at]))
-        return np.stack(masks)
+    def inside(self, found: Bits, share: float) -> Mask:
+        """Which y the bounds, shrunk to a share, explain."""
+        value = fp.floats(self.o).astype(np.float64)
+        with np.errstate(all="ignore"):
+            around = Interval.around(value - self.off * share, value + self.off * share)
+        still = self.off == 0
+        ends = Interval(np.where(still, self.o, around.low), np.where(still, self.o, around.high))
+        y = self.ways.over("kda.9", self.ways.normed(self.shape, ends, self.gate, self.norm_w))
+        low, high = (ordered(codes(end), BF16) for end in (y.low, y.high))
+        place = ordered(found, BF16)
+        return np.asarray(((low <= place) & (place <= high) & ~y.nan) | (found == self.y))
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,16 +267,14 @@ def kda_envelope(case: Case, inputs: Mapping[str, Bits], declarations: tuple[Dec
         names = ("y", "state", "corrections") if shape.records else ("y", "state")
         return KdaEnvelope({name: Band(found[name], np.zeros(found[name].shape, np.float32)) for name in names})
     ways, run, pools = Ways(declarations), Execution(base), Pools.of(inputs)
-    spread, norms = Spread(shape, ways, base), Norms(shape, ways, inputs["norm_w"])
-    bands: dict[str, Band | Norms] = {"y": norms}
+    spread, bands = Spread(shape, ways, base), dict[str, Band | Norms]()
+    norms: list[tuple[Any, ...]] = []
     todo, off = None, None
     for moment in walk(shape, inputs, pools, run):
         given, raw = operands(ways, shape, moment, inputs)
         o, u = spread.advance(moment, given)
-        norms.o.append(by_token(moment.scanned.o, shape))
-        norms.off.append(by_token(o, shape))
-        norms.gate.append(moment.rows.gate.reshape(moment.y.shape))
-        norms.y.append(moment.y)
+        gate = moment.rows.gate.reshape(moment.y.shape)
+        norms.append((moment.y, by_token(moment.scanned.o, shape), by_token(o, shape), gate))
         if shape.records:
             records = recorded(shape, moment, run)
             bands["corrections"] = Band(records.corrections, _up(u).reshape(records.corrections.shape))
@@ -280,4 +286,5 @@ def kda_envelope(case: Case, inputs: Mapping[str, Bits], declarations: tuple[Dec
     if off is None:
         empty = np.zeros((0, shape.heads, DIM, DIM), dtype=np.float32)
         off = np.stack([spread.pages[int(slot)] for slot in written]) if len(written) else empty
+    bands["y"] = Norms(shape, ways, inputs["norm_w"], *(np.stack(part) for part in zip(*norms, strict=True)))
     return KdaEnvelope(bands | {"state": Band(pools.state[written], off)})

@@ -112,7 +112,7 @@ def undefined(case: Case, inputs: Mapping[str, Bits]) -> dict[str, Any]:
     for step in range(shape.steps):
         start, x = shape.start(inputs, step, real), Rows.cut(rows[step, real], shape.heads).qkv
         window, taps = convolve(window, start, x, inputs, lambda row, *operands: defaults[row](*operands))
-        open_heads |= _large(taps.reshape(len(slots), -1, shape.heads, DIM)).any(axis=(1, 3))
+        open_heads |= _large(taps.reshape(len(slots), 3 * shape.tokens, shape.heads, DIM)).any(axis=(1, 3))
     for column in slots.T:
         pages = np.asarray(inputs["state"])[column]
         wide = pages.astype(np.uint32) << np.uint32(16) if shape.bf16_state else pages
