@@ -19,3 +19,12 @@ def store(pointer: cute.Pointer, value: Numeric):
     dtype = type(value)
     aligned = cute.make_ptr(dtype, pointer.toint(), cute.AddressSpace.gmem, assumed_align=dtype.width // 8)
     cute.make_tensor(aligned, cute.make_layout(1))[0] = value
+
+
+@cute.jit
+def store_vector(pointer: cute.Pointer, values: cute.TensorSSA):
+    """Writes a vector of the pointer's element type in one store; the address is aligned to all of it."""
+    count = cute.size(values.shape)
+    align = count * pointer.value_type.width // 8
+    aligned = cute.make_ptr(pointer.value_type, pointer.toint(), cute.AddressSpace.gmem, assumed_align=align)
+    cute.make_tensor(aligned, cute.make_layout(count)).store(values)

@@ -10,18 +10,17 @@ from __future__ import annotations
 import re
 
 import cutlass
-from cutlass import Float32, Uint32, cute
+from cutlass import Float32, Int32, Uint32, cute
 from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import dsl_user_op
 
 from equiv.cute.host import architecture
+from equiv.geometry.kda import DIM
 
 LOG2E = 1.44269502162933349609375
 """log2(e) in float32, 0x3FB8AA3B."""
 NORM_EPS = 1e-6
 """Added to the sum of squares of q and of k, 0x358637BD."""
-DIM = 128
-"""Channels of a head, of keys as of values."""
 
 
 @dsl_user_op
@@ -33,22 +32,22 @@ def _instruction(code: str, *operands: Float32, loc=None, ip=None) -> Float32:
 
 
 def mul_rn(a, b) -> Float32:
-    """A * b rounded, never part of an fma."""
+    """Product, rounded; never part of an fma."""
     return _instruction("mul.rn.f32 $0, $1, $2;", a, b)
 
 
 def add_rn(a, b) -> Float32:
-    """A + b rounded, never part of an fma."""
+    """Sum, rounded; never part of an fma."""
     return _instruction("add.rn.f32 $0, $1, $2;", a, b)
 
 
 def sub_rn(a, b) -> Float32:
-    """A - b rounded, never part of an fma."""
+    """Difference, rounded; never part of an fma."""
     return _instruction("sub.rn.f32 $0, $1, $2;", a, b)
 
 
 def fma_rn(a, b, c) -> Float32:
-    """A * b + c rounded once."""
+    """The sum a * b + c, rounded once."""
     return _instruction("fma.rn.f32 $0, $1, $2, $3;", a, b, c)
 
 
@@ -58,7 +57,7 @@ def ex2(x) -> Float32:
 
 
 def div_full(a, b) -> Float32:
-    """A / b by `div.full.f32`."""
+    """Quotient a / b by `div.full.f32`."""
     return _instruction("div.full.f32 $0, $1, $2;", a, b)
 
 
@@ -68,7 +67,7 @@ def sqrt_approx(x) -> Float32:
 
 
 def reciprocal(x) -> Float32:
-    """1 / x by `rcp.approx.ftz.f32`: `a * reciprocal(x)` rounded is `div_full(a, x)` for 2^-126 <= x <= 2^126."""
+    """Inverse by `rcp.approx.ftz.f32`; times a, rounded, it is `div_full(a, x)` where 2^-126 <= x <= 2^126."""
     return _instruction("rcp.approx.ftz.f32 $0, $1;", x)
 
 
@@ -88,7 +87,7 @@ def sigmoid(x) -> Float32:
 
 
 def silu(x) -> Float32:
-    """X / (1 + e^-x), one division."""
+    """The quotient x / (1 + e^-x), one division."""
     return div_full(x, one_plus_exp_minus(x))
 
 
@@ -124,21 +123,21 @@ Pair = tuple[Float32, Float32]
 
 
 def fma2(a: Pair, b: Pair, c: Pair) -> Pair:
-    """A * b + c of two lanes, rounded once each; one f32x2 instruction where there is one, else two."""
+    """Both lanes' a * b + c, rounded once each: one f32x2 instruction where there is one, else two."""
     if has_f32x2():
         return cute.arch.fma_packed_f32x2(a, b, c, rnd="rn")
     return fma_rn(a[0], b[0], c[0]), fma_rn(a[1], b[1], c[1])
 
 
 def mul2(a: Pair, b: Pair) -> Pair:
-    """A * b of two lanes, rounded; one f32x2 instruction where there is one, else two."""
+    """Both lanes' products, rounded: one f32x2 instruction where there is one, else two."""
     if has_f32x2():
         return cute.arch.mul_packed_f32x2(a, b, rnd="rn")
     return mul_rn(a[0], b[0]), mul_rn(a[1], b[1])
 
 
 def add2(a: Pair, b: Pair) -> Pair:
-    """A + b of two lanes, rounded; one f32x2 instruction where there is one, else two."""
+    """Both lanes' sums, rounded: one f32x2 instruction where there is one, else two."""
     if has_f32x2():
         return cute.arch.add_packed_f32x2(a, b, rnd="rn")
     return add_rn(a[0], b[0]), add_rn(a[1], b[1])
@@ -165,3 +164,29 @@ def warp_sum(value: Float32) -> Float32:
     for step in cutlass.range_constexpr(5):
         value = add_rn(value, cute.arch.shuffle_sync_bfly(value, offset=16 >> step))
     return value
+
+
+@cute.jit
+def block_sum(sPart, row: Int32) -> Float32:
+    """Sum of four warps' `warp_sum` values that stand in row `row` of `sPart` [rows, 4]: (w0 + w2) + (w1 + w3)."""
+    return add_rn(add_rn(sPart[row, 0], sPart[row, 2]), add_rn(sPart[row, 1], sPart[row, 3]))
+
+
+@cute.jit
+def row_sum(r0: Float32, r1: Float32, r2: Float32, r3: Float32, lane: Int32) -> Float32:
+    """Sums of four rows over 8 neighbouring lanes; lane l of the 8 gets row l // 2, `lane` is l.
+
+    Each row is a butterfly over distances 4, 2, 1; at the first two a lane keeps half of its rows, and four shuffles do
+    what twelve would.
+    """
+    upper = (lane & 4) != 0
+    low = exchange(cutlass.select_(upper, r2, r0), cutlass.select_(upper, r0, r2), 4)
+    high = exchange(cutlass.select_(upper, r3, r1), cutlass.select_(upper, r1, r3), 4)
+    odd = (lane & 2) != 0
+    one = exchange(cutlass.select_(odd, high, low), cutlass.select_(odd, low, high), 2)
+    return exchange(one, one, 1)
+
+
+def exchange(kept, given, distance: int) -> Float32:
+    """`kept` plus what the lane at this xor distance gives."""
+    return add_rn(kept, cute.arch.shuffle_sync_bfly(given, offset=distance))
