@@ -254,7 +254,7 @@ _KEPT = "slots that nothing writes stay as they were"
 
 
 FORMS = {
-    "oracle": ("packed", "multi", "verify", "verify-bf16"),
+    "oracle": ("packed", "packed-bf16", "multi", "multi-bf16", "verify", "verify-bf16"),
     "candidate": ("wide", "ws", "wide-commit", "ws-commit"),
 }
 """Party -> what it declares separately."""
@@ -265,6 +265,5 @@ def form(party: str, case: Case) -> str:
     mode = axis(case, "mode")
     if party == "candidate":
         return f"{axis(case, 'kernel')}-commit" if mode == "commit" else str(axis(case, "kernel"))
-    if mode == "step":
-        return "multi" if whole(case, "tokens") > 1 else "packed"
-    return "verify" if axis(case, "state") == "f32" else "verify-bf16"
+    name = "verify" if mode != "step" else "multi" if whole(case, "tokens") > 1 else "packed"
+    return name if axis(case, "state") == "f32" else f"{name}-bf16"

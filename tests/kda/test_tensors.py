@@ -156,6 +156,8 @@ def test_specs_and_cut_outputs_agree(axes: dict[str, Any]) -> None:
         ({}, ("packed", "ws")),
         ({"tokens": 2, "kernel": "wide"}, ("multi", "wide")),
         ({"tokens": 2, "mode": "record"}, ("verify", "ws")),
+        ({"tokens": 2, "kernel": "wide", "state": "bf16"}, ("multi-bf16", "wide")),
+        ({"kernel": "wide", "state": "bf16"}, ("packed-bf16", "wide")),
         ({"tokens": 2, "mode": "commit", "kernel": "wide", "state": "bf16"}, ("verify-bf16", "wide-commit")),
     ],
 )

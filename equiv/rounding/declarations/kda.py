@@ -79,10 +79,11 @@ def _declared(
 
 
 def _oracle(form: str, arch: str) -> Declaration:
-    new = arch == "sm_100a"
-    sums = neighbours("plain" if new else "pairs")
+    new, narrow = arch == "sm_100a", form.endswith("bf16")
+    sums = neighbours("plain" if new else "pairs", 8 if narrow else 4)  # 16 bytes of the state's row a lane
+    squares = neighbours(("plain" if narrow else "halves") if new else "pairs")
     orders = {
-        "q.squares": neighbours("halves" if new else "pairs") if form == "multi" else one_a_lane(fused=True),
+        "q.squares": squares if form.startswith("multi") else one_a_lane(fused=True),
         "dot": sums,
         "out": sums,
         "norm.squares": neighbours("pairs", 8),
@@ -103,7 +104,7 @@ def _candidate(form: str, arch: str) -> Declaration:
     return _declared("candidate", form, arch, orders, {"kda.13b": "rcp", "kda.13c": "rcp", "kda.13r": "rcp"})
 
 
-ORACLE_FORMS: Final = ("packed", "multi", "verify", "verify-bf16")
+ORACLE_FORMS: Final = ("packed", "packed-bf16", "multi", "multi-bf16", "verify", "verify-bf16")
 CANDIDATE_FORMS: Final = ("wide", "ws", "wide-commit", "ws-commit")
 
 DECLARATIONS: Final[tuple[Declaration, ...]] = (
