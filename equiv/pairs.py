@@ -16,6 +16,7 @@ from equiv.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from importlib.metadata import EntryPoint
 
     import numpy as np
     import numpy.typing as npt
@@ -137,22 +138,36 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(point.name for point in entry_points(group="equiv.pairs")))
 
 
+def home(name: str) -> str:
+    """The module that gives a pair, as its entry point says; loads nothing.
+
+    Raises:
+        UsageError: there is no such pair.
+    """
+    return _point(name).module
+
+
+def _point(name: str) -> EntryPoint:
+    for point in entry_points(group="equiv.pairs"):
+        if point.name == name:
+            return point
+    raise UsageError(f"no pair named {name!r}; known: {', '.join(names()) or 'none'}")
+
+
 def get(name: str) -> Pair:
     """The pair of that name.
 
     Raises:
         UsageError: no such pair (the known ones are listed), or its entry point cannot be loaded or gives no `Pair`.
     """
-    found = [point for point in entry_points(group="equiv.pairs") if point.name == name]
-    if not found:
-        raise UsageError(f"no pair named {name!r}; known: {', '.join(names()) or 'none'}")
+    point = _point(name)
     try:
-        loaded = found[0].load()
+        loaded = point.load()
     except Exception as error:  # somebody's module: whatever it raises, this is what is wrong with it
         said = f"{type(error).__name__}: {error}"
-        raise UsageError(f"entry point equiv.pairs {name!r} ({found[0].value}) cannot be loaded: {said}") from error
+        raise UsageError(f"entry point equiv.pairs {name!r} ({point.value}) cannot be loaded: {said}") from error
     if not isinstance(loaded, Pair):
         raise UsageError(
-            f"entry point equiv.pairs {name!r} ({found[0].value}) gives a {type(loaded).__name__}, not a Pair"
+            f"entry point equiv.pairs {name!r} ({point.value}) gives a {type(loaded).__name__}, not a Pair"
         )
     return loaded

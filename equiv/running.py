@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from equiv import journal
+from equiv import changed, journal
 from equiv.arguments import positive, seconds
 from equiv.cache import cache_dir
 from equiv.device import device
@@ -24,6 +24,7 @@ from equiv.plan import DEFAULT_DEVICE, Settings, cases, folders, known_gaps, ref
 from equiv.records import Status
 from equiv.report import document, environment, junit, summary, text
 from equiv.report.outcome import exit_code
+from equiv.terminal import visible
 from equiv.workers import Task, default_jobs, run_plan, run_task
 
 if TYPE_CHECKING:
@@ -55,6 +56,9 @@ def add_parser(commands: Any, selecting: Callable[[argparse.ArgumentParser], Non
         default=[],
         metavar="N",
         help="also run each case with this seed (repeatable)",
+    )
+    run.add_argument(
+        "--changed", default="", metavar="BASE", help="only what changes since git revision BASE can affect"
     )
     run.add_argument("--shard", default="", metavar="I/N", help="the I-th of N equal parts of the plan, I from 1")
     run.add_argument(
@@ -88,7 +92,14 @@ def add_parser(commands: Any, selecting: Callable[[argparse.ArgumentParser], Non
 
 
 def _run(options: argparse.Namespace) -> int:
-    book, tasks, total, versions = _resumed(options) if options.resume else _begun(options)
+    if options.resume:
+        book, tasks, total, versions = _resumed(options)
+    else:
+        wanted = _wanted(options)
+        if not wanted:
+            print(f"no case is affected by what changed since {options.changed}: nothing was run")
+            return 0
+        book, tasks, total, versions = _begun(options, wanted)
     remarks = environment.basis(tuple(dict.fromkeys(task.device for task in tasks)))
     with book:
         try:
@@ -121,10 +132,22 @@ def _write(path: Path, said: str, mode: str) -> None:
         raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def _begun(options: argparse.Namespace) -> tuple[journal.Journal, list[Task], int, dict[str, str]]:
+def _wanted(options: argparse.Namespace) -> tuple[Case, ...]:
+    """The selected cases; with `--changed` those that it leaves, which may be none, reasons on stderr."""
+    wanted = cases(options.cases, options.selectors, options.suite)
+    if not options.changed:
+        return wanted
+    chosen = changed.select(wanted, options.changed, options.cases)
+    for reason in chosen.reasons:
+        print(f"equiv: {visible(reason)}", file=sys.stderr)
+    return chosen.cases
+
+
+def _begun(
+    options: argparse.Namespace, wanted: Sequence[Case]
+) -> tuple[journal.Journal, list[Task], int, dict[str, str]]:
     """A fresh journal with its plan, the tasks of this shard, how many they are, and the versions in use."""
     kept = {name: str(getattr(options, name) or "") for name in KEPT}
-    wanted = cases(options.cases, options.selectors, options.suite)
     devices = tuple(dict.fromkeys(options.device or [DEFAULT_DEVICE]))
     settings = _settings(kept, devices, wanted, seeds=tuple(options.seed))
     tasks = shard([task for case in wanted for task in settings.tasks(case)], options.shard)
@@ -156,7 +179,7 @@ def _resumed(options: argparse.Namespace) -> tuple[journal.Journal, list[Task], 
         RecordError: it cannot be read.
     """
     path = options.resume
-    others = ("selectors", "suite", "device", "seed", "journal", *KEPT)
+    others = ("selectors", "suite", "device", "seed", "changed", "journal", *KEPT)
     given = [name for name in others if getattr(options, name)]
     if given:
         raise UsageError(f"--resume {path}: the journal says what to run; leave out {', '.join(given)}")

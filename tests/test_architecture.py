@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("runner",),
     ("verify", "order", "explain"),
     ("wire", "workers"),
-    ("journal", "plan", "report"),
+    ("journal", "plan", "report", "changed"),
     ("commands", "running", "doctor", "bench"),
     ("cli", "pytest_plugin"),
 )
