@@ -75,7 +75,7 @@ def verify_kernel(
         b_k = b_k * inverse_norm(b_k, EPS)
         b_dec = decay(b_raw.to(tl.float32), b_bias, b_log, lower_bound)
         b_beta = tl.sigmoid(tl.load(beta + i_row * beta_pitch + i_h).to(tl.float32))
-        b_s, b_o, b_u = step(b_s, b_q, b_k, b_v, b_dec, b_beta)
+        b_s, b_o, b_u = step(b_s, b_q, b_k, b_v, b_dec, b_beta, ROUNDED=False)
         tl.store(p_out + t * out_pitch, b_o.to(out.dtype.element_ty))
         i_record = (i_b * H + i_h) * T + t
         tl.store(corrections + i_record * K + o_v, b_u)

@@ -32,12 +32,24 @@ def value_rows(heads: int, batch: int) -> int:
 
 
 @triton.jit
-def step(b_s, b_q, b_k, b_v, b_dec, b_beta):
+def dot(b_s, b_x, ROUNDED: tl.constexpr):
+    """Sum over k of S [V, K] times b_x [K]; with ROUNDED no compiler may contract a product into the sum."""
+    if ROUNDED:
+        b_p = tl.inline_asm_elementwise(
+            "mul.rn.f32 $0, $1, $2;", "=f,f,f", [b_s, b_x[None, :]], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        b_p = b_s * b_x[None, :]
+    return tl.sum(b_p, axis=1)
+
+
+@triton.jit
+def step(b_s, b_q, b_k, b_v, b_dec, b_beta, ROUNDED: tl.constexpr):
     """One token on S [V, K]: the new S, the output [V] and the correction [V]."""
     b_s = b_s * b_dec[None, :]
-    b_u = (b_v - tl.sum(b_s * b_k[None, :], axis=1)) * b_beta
+    b_u = (b_v - dot(b_s, b_k, ROUNDED)) * b_beta
     b_s += b_k[None, :] * b_u[:, None]
-    return b_s, tl.sum(b_s * b_q[None, :], axis=1), b_u
+    return b_s, dot(b_s, b_q, ROUNDED), b_u
 
 
 @triton.jit
@@ -85,7 +97,7 @@ def packed_kernel(
     b_raw = tl.load(raw + i_b * D + i_h * K + o_k).to(tl.float32)
     b_dec = decay(b_raw, tl.load(dt_bias + i_h * K + o_k), tl.load(a_log + i_h), lower_bound)
     b_beta = tl.sigmoid(tl.load(beta + i_b * beta_pitch + i_h).to(tl.float32))
-    b_s, b_o, _ = step(b_s, b_q, b_k, b_v, b_dec, b_beta)
+    b_s, b_o, _ = step(b_s, b_q, b_k, b_v, b_dec, b_beta, ROUNDED=False)
     tl.store(p_out, b_o.to(out.dtype.element_ty))
     tl.store(p_state, b_s.to(state.dtype.element_ty))
 
@@ -112,9 +124,11 @@ def multi_kernel(
     K: tl.constexpr,
     BV: tl.constexpr,
     EPS: tl.constexpr,
+    ROUNDED: tl.constexpr,
 ):
     """One program BV state rows of a (request, head), token after token: the state after token t goes to slots[b, t].
 
+    ROUNDED is for a BF16 state: without it the compiler contracts the dots of some rows of a program and not of others.
     It is read once, from slots[b, accepted - 1]. If that is <= 0 the first token's output becomes zero and nothing else
     is done; a token's slot <= 0 leaves its state unwritten.
     """
@@ -143,7 +157,7 @@ def multi_kernel(
         b_raw = tl.load(p_raw + o_k).to(tl.float32)
         b_dec = decay(b_raw, tl.load(dt_bias + i_h * K + o_k), tl.load(a_log + i_h), lower_bound)
         b_beta = tl.sigmoid(tl.load(p_beta).to(tl.float32))
-        b_s, b_o, _ = step(b_s, b_q, b_k, b_v, b_dec, b_beta)
+        b_s, b_o, _ = step(b_s, b_q, b_k, b_v, b_dec, b_beta, ROUNDED)
         tl.store(p_out, b_o.to(out.dtype.element_ty))
         i_to = tl.load(p_slot + t).to(tl.int64)
         if i_to > 0:
@@ -198,5 +212,6 @@ def recur(
     rows = value_rows(heads, batch)
     multi_kernel[DIM // rows, batch * heads](
         mixed, raw, beta, a_log, dt_bias, slots, accepted, state, out, tokens, *strides,
-        H=heads, K=DIM, BV=rows, EPS=EPS, num_warps=MULTI_WARPS, num_stages=MULTI_STAGES, launch_pdl=True,
+        H=heads, K=DIM, BV=rows, EPS=EPS, ROUNDED=state.element_size() == 2,
+        num_warps=MULTI_WARPS, num_stages=MULTI_STAGES, launch_pdl=True,
     )  # fmt: skip
