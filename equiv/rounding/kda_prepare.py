@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from equiv.errors import RecordError
 from equiv.geometry.kda import DIM, RANK, TAPS
 from equiv.rounding import arithmetic as fp
 from equiv.rounding import kda_native, kda_steps, matrix, matrix_native
@@ -149,6 +150,9 @@ def project(f_a: U16, f_b: Bits, order: Order) -> U32:
 
     Returns:
         Float32 bits `[M, D]`.
+
+    Raises:
+        RecordError: the order has sums whose arithmetic is not known.
     """
     left, right = np.asarray(f_a, dtype=np.uint16), np.ascontiguousarray(np.asarray(f_b, dtype=np.uint16).T)
     wide = [np.asarray(codes, dtype=np.uint32) << np.uint32(16) for codes in (left, right)]
@@ -166,7 +170,7 @@ def project(f_a: U16, f_b: Bits, order: Order) -> U32:
             a, b = wide[0][:, node[1], None], wide[1][node[1]]
             found.append(fp.mul(a, b) if kind == "leaf" else fp.fma(a, b, found[node[2]]))
         else:
-            raise ValueError("this order has sums of several terms at once whose arithmetic is not known")
+            raise RecordError("a gate order with sums of several terms at once, whose arithmetic is not known")
     return found[order.roots[0]]
 
 
