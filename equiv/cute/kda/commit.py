@@ -147,7 +147,7 @@ class RecoverCommit:
             load_tile(mState, rS, source, head, tidx)
             if half == 0:
                 for part in cutlass.range_constexpr(2):
-                    self.compact(mConv, head, channel, part, source, final, count, second, second_count)
+                    compact(mConv, head, channel, part, source, final, count, second, second_count)
                 for t in cutlass.range(count):
                     key = Float32(mKeyGate[request, head, t, channel])
                     sK[t, channel] = key
@@ -156,7 +156,7 @@ class RecoverCommit:
                     if channel % 32 == 0:
                         sPart[t, channel // 32] = squares
             else:
-                self.compact(mConv, head, channel, 2, source, final, count, second, second_count)
+                compact(mConv, head, channel, 2, source, final, count, second, second_count)
                 a, dt_bias = triton_exp(mALog[head]), mDtBias[head * DIM + channel]
                 for t in cutlass.range(count):
                     raw = Float32(mKeyGate[request, head, t, DIM + channel])
@@ -167,51 +167,53 @@ class RecoverCommit:
                     sK[t, channel] = mul_rn(sK[t, channel], inverse_norm(block_sum(sPart, t)))
             cute.arch.barrier()
             for t in cutlass.range(count):
-                self.fold(rS, sK, sU, sDecay, t, tidx)
+                fold(rS, sK, sU, sDecay, t, tidx)
                 if t + 1 == second_count:
                     store_tile(mState, rS, second, head, tidx)
             store_tile(mState, rS, final, head, tidx)
         cute.arch.griddepcontrol_launch_dependents()
 
-    @cute.jit
-    def fold(self, rS, sK, sU, sDecay, t: Int32, tidx: Int32):
-        """One token: S = fma(k, u, rn(S decay)) of every element."""
-        group, lane = tidx // LANES, tidx % LANES
-        us = [sU[t, group + ROW_STEP * r] for r in range(ROWS)]
-        for c in cutlass.range_constexpr(QUADS):
-            factor, key = quad(sDecay, t, lane, c), quad(sK, t, lane, c)
-            for r in cutlass.range_constexpr(ROWS):
-                scale_quad(rS, r, c, factor)
-                update_quad(rS, r, c, key, us[r])
 
-    @cute.jit
-    def compact(
-        self,
-        mConv,
-        head: Int32,
-        channel: Int32,
-        part: cutlass.Constexpr,
-        source: Int32,
-        final: Int32,
-        count: Int32,
-        second: Int32,
-        second_count: Int32,
-    ):
-        """Three window columns of one channel of q, k or v (part 0, 1, 2) to each destination, all read before."""
-        column = Int64(part * (self.heads * DIM) + head * DIM + channel) * mConv.stride[1]
-        rMost = cute.make_rmem_tensor(TAPS - 1, BFloat16)
-        rSome = cute.make_rmem_tensor(TAPS - 1, BFloat16)
-        for i in cutlass.range_constexpr(TAPS - 1):
-            rMost[i] = element(self.at(mConv, source, column, count - 1 + i))
-            rSome[i] = rMost[i]
-            if second > 0:
-                rSome[i] = element(self.at(mConv, source, column, second_count - 1 + i))
-        for i in cutlass.range_constexpr(TAPS - 1):
-            cute.make_tensor(self.at(mConv, final, column, i), cute.make_layout(1))[0] = rMost[i]
-            if second > 0:
-                cute.make_tensor(self.at(mConv, second, column, i), cute.make_layout(1))[0] = rSome[i]
+@cute.jit
+def fold(rS, sK, sU, sDecay, t: Int32, tidx: Int32):
+    """One token: S = fma(k, u, rn(S decay)) of every element."""
+    group, lane = tidx // LANES, tidx % LANES
+    us = [sU[t, group + ROW_STEP * r] for r in range(ROWS)]
+    for c in cutlass.range_constexpr(QUADS):
+        factor, key = quad(sDecay, t, lane, c), quad(sK, t, lane, c)
+        for r in cutlass.range_constexpr(ROWS):
+            scale_quad(rS, r, c, factor)
+            update_quad(rS, r, c, key, us[r])
 
-    @cute.jit
-    def at(self, mConv, slot: Int32, column: Int64, index: Int32):
-        """Address of window column `index` of a slot; `column` is the channel's distance from the slot's first."""
-        return mConv.iterator + Int64(slot) * mConv.stride[0] + column + index * mConv.stride[2]
+
+@cute.jit
+def compact(
+    mConv,
+    head: Int32,
+    channel: Int32,
+    part: cutlass.Constexpr,
+    source: Int32,
+    final: Int32,
+    count: Int32,
+    second: Int32,
+    second_count: Int32,
+):
+    """Three window columns of one channel of q, k or v (part 0, 1, 2) to each destination, all read before."""
+    column = Int64(part * (mConv.shape[1] // 3) + head * DIM + channel) * mConv.stride[1]
+    rMost = cute.make_rmem_tensor(TAPS - 1, BFloat16)
+    rSome = cute.make_rmem_tensor(TAPS - 1, BFloat16)
+    for i in cutlass.range_constexpr(TAPS - 1):
+        rMost[i] = element(window_at(mConv, source, column, count - 1 + i))
+        rSome[i] = rMost[i]
+        if second > 0:
+            rSome[i] = element(window_at(mConv, source, column, second_count - 1 + i))
+    for i in cutlass.range_constexpr(TAPS - 1):
+        cute.make_tensor(window_at(mConv, final, column, i), cute.make_layout(1))[0] = rMost[i]
+        if second > 0:
+            cute.make_tensor(window_at(mConv, second, column, i), cute.make_layout(1))[0] = rSome[i]
+
+
+@cute.jit
+def window_at(mConv, slot: Int32, column: Int64, index: Int32):
+    """Address of window column `index` of a slot; `column` is the channel's distance from the slot's first."""
+    return mConv.iterator + Int64(slot) * mConv.stride[0] + column + index * mConv.stride[2]
