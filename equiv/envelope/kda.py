@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from equiv.envelope.kda_bounds import CHUNK, Bound, Near, Sums, Token, folded, step
+from equiv.envelope.kda_bounds import CHUNK, GUARD, Bound, Found, Near, Sums, Token, folded, step
 from equiv.envelope.kda_operands import Operands, Ways, mapped, mixed, operands
 from equiv.geometry.kda import DIM
 from equiv.rounding import arithmetic as fp
@@ -141,13 +141,14 @@ class Spread:
     """The other party's states as bounds about the trajectory's, while the steps go by.
 
     Attributes:
-        pages: slot -> bound on each element, float32 `[H, 128, 128]`; a slot that nothing has written is known exactly.
+        pages: slot -> bounds on each element, float32 `[H, 128, 128]`, and on each row's norm, float64 `[H, 128]`; a
+            slot that nothing has written is known exactly.
     """
 
     shape: Shape
     ways: Ways
     base: Declaration
-    pages: dict[int, F32] = field(default_factory=dict)
+    pages: dict[int, tuple[F32, F64]] = field(default_factory=dict)
 
     def sums(self, reduction: str) -> Sums:
         """How far two results of a reduction of products may be apart."""
@@ -162,7 +163,10 @@ class Spread:
         o, u = (np.zeros((count, tokens, DIM)) for _ in range(2))
         near = [Near.of(x, at) for x, at in zip(given, moment.prepared.operands, strict=True)]
         sums = self.sums("dot"), self.sums("out")
-        fresh = {int(slot): np.zeros((heads, DIM, DIM), dtype=np.float32) for slot in moment.slots.ravel()}
+        fresh = {
+            int(slot): (np.zeros((heads, DIM, DIM), dtype=np.float32), np.zeros((heads, DIM)))
+            for slot in moment.slots.ravel()
+        }
         for first in range(0, count, CHUNK):
             chunk = np.arange(first, min(first + CHUNK, count))
             state = fp.floats(moment.before[chunk]).astype(np.float64)
@@ -175,19 +179,28 @@ class Spread:
                 o[chunk, t], u[chunk, t] = found.o, found.u
                 if not self.shape.records:
                     kept = self._stored(moment.scanned.states[chunk, t], bound.each)
+                    norms = self._norms(kept, found)
                     for at, item in enumerate(chunk):
-                        fresh[int(moment.slots[item // heads, t])][item % heads] = kept[at]
+                        page = fresh[int(moment.slots[item // heads, t])]
+                        page[0][item % heads], page[1][item % heads] = kept[at], norms[at]
         if not self.shape.records:
             self.pages |= fresh
         return o, u
 
     def _before(self, moment: Moment, chunk: npt.NDArray[np.int64]) -> Bound:
-        each = np.zeros((len(chunk), DIM, DIM))
+        each, row = np.zeros((len(chunk), DIM, DIM)), np.zeros((len(chunk), DIM))
         for at, item in enumerate(chunk):
             page = self.pages.get(int(moment.source[item // self.shape.heads]))
             if page is not None:
-                each[at] = page[item % self.shape.heads]
-        return Bound(each, np.asarray(np.sqrt((each * each).sum(axis=-1))) * (1 + 2.0**-40))
+                each[at], row[at] = (part[item % self.shape.heads] for part in page)
+        return Bound(each, row)
+
+    def _norms(self, kept: F32, found: Found) -> F64:
+        """Bounds on the rows' norms of what a pool holds: in BF16 every element that may differ adds an ulp."""
+        if not self.shape.bf16_state:
+            return found.bound.row
+        ulp = np.where(kept > 0, 2.0**-7 * (np.abs(found.state) + found.bound.each) + 2.0**-133, 0.0)
+        return np.asarray((found.bound.row + np.sqrt((ulp * ulp).sum(axis=-1))) * GUARD)
 
     def _stored(self, states: Bits, each: F64) -> F32:
         """Bounds on what a pool holds: of a BF16 pool, how far the rounded ends are from the rounded state."""
@@ -285,6 +298,6 @@ def kda_envelope(case: Case, inputs: Mapping[str, Bits], declarations: tuple[Dec
     written = owned(shape, inputs, todo)[0]
     if off is None:
         empty = np.zeros((0, shape.heads, DIM, DIM), dtype=np.float32)
-        off = np.stack([spread.pages[int(slot)] for slot in written]) if len(written) else empty
+        off = np.stack([spread.pages[int(slot)][0] for slot in written]) if len(written) else empty
     bands["y"] = Norms(shape, ways, inputs["norm_w"], *(np.stack(part) for part in zip(*norms, strict=True)))
     return KdaEnvelope(bands | {"state": Band(pools.state[written], off)})

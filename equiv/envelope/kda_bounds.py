@@ -130,7 +130,7 @@ def step(state: F64, bound: Bound, token: Token, dot: Sums, out: Sums) -> Found:
     other = size + bound.each
     key, keys = np.abs(k.at), k.most
     coupled = np.minimum(_norm(k.at)[:, None] * bound.row, _times(bound.each, key))
-    moved = (bound.row > 0) | (k.off > 0).any(axis=-1)[:, None]
+    moved = (bound.row > 0) | (k.off > 0).any(axis=-1, keepdims=True)
     own_size, other_size = _times(size, key), _times(other, keys)
     free = _times(other, k.off) + dot.apart(own_size, other_size, moved) + v.off
     left = np.abs(v.at - np.einsum("nvk,nk->nv", state, k.at)) + 2 * dot.own * own_size
@@ -147,8 +147,9 @@ def step(state: F64, bound: Bound, token: Token, dot: Sums, out: Sums) -> Found:
     each = each + last
     contraction = np.maximum(1.0, np.abs(1 - beta.at * _norm(k.at) ** 2))
     row = contraction[:, None] * bound.row + _norm(k.at)[:, None] * rest + _norm(k.off)[:, None] * u_most + _norm(last)
-    each, row = each * GUARD, np.minimum(row, _norm(each)) * GUARD
-    moved = (row > 0) | (q.off > 0).any(axis=-1)[:, None]
+    row = np.minimum(row, _norm(each)) * GUARD
+    each = np.minimum(each * GUARD, row[..., None])
+    moved = (row > 0) | (q.off > 0).any(axis=-1, keepdims=True)
     size, other = np.abs(after), np.abs(after) + each
     o = np.minimum(_norm(q.at)[:, None] * row, _times(each, np.abs(q.at))) + _times(other, q.off)
     o = o + out.apart(_times(size, np.abs(q.at)), _times(other, q.most), moved)
