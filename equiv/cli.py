@@ -1,4 +1,4 @@
-"""The command `equiv`: `list`, `run`, `rounding`, `order`, `explain`, `doctor`, `bench`, `emulator`, `replay`.
+"""The command `equiv`: its subcommands and the exit code of each line.
 
 Results go to stdout, progress and complaints to stderr. Exit codes of `run`: 0 every case that ran is good, or a
 MISMATCH listed as a known gap; 1 another MISMATCH, ERROR, NOT_RUN or a listed case that passes (WITHIN under --strict,
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from equiv import commands, running
+from equiv import commands, reporting, running
 from equiv.arguments import seconds
 from equiv.errors import EquivError
 from equiv.plan import DEFAULT_DEVICE
@@ -65,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     listing.set_defaults(command=commands.list_pairs)
 
     running.add_parser(commands_, _selecting)
+    reporting.add_parser(commands_)
 
     rounding = commands_.add_parser("rounding", help="where a pair rounds, and in which order each party adds")
     rounding.add_argument("pair", metavar="PAIR")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from equiv import spread
 from equiv.patterns import describe
 from equiv.records import Difference, Element, OutputVerdict, Status
 from equiv.rounding.formats import FORMATS, UNORDERED, decode, ulp_distance
@@ -85,7 +86,11 @@ def compare_bits(
         elements.append(Element(index, words, int(expected[at]), int(wrong[at]), values[0], values[1], ulps))
     found = [shared(places) if shared else "", describe(left, right, differs, spec.dims, spec.format)]
     pattern = "; ".join(words for words in found if words)
-    return Difference(spec.name, left_name, right_name, spec.format, count, total, tuple(elements), pattern)
+    sizes = () if distance is None else spread.sizes(distance[distance != UNORDERED])
+    grid = spread.grid(differs)
+    return Difference(
+        spec.name, left_name, right_name, spec.format, count, total, tuple(elements), pattern, sizes, grid
+    )
 
 
 def _check(spec: OutputSpec, left_name: str, left: Bits, right_name: str, right: Bits) -> None:

@@ -154,6 +154,8 @@ class Difference:
         count: elements whose bits differ, of `total`.
         worst: the elements shown: the first and the worst ones by ulps.
         pattern: what the differing places have in common, in words, or "".
+        ulps: how many distances have 1, 2, 3, ... bits (one ulp, 2 or 3, 4 to 7, ...), of those that have one.
+        grid: differing elements over (all dimensions but the last, last dimension), each in a few equal parts.
     """
 
     output: str
@@ -164,6 +166,8 @@ class Difference:
     total: int
     worst: tuple[Element, ...]
     pattern: str = ""
+    ulps: tuple[int, ...] = ()
+    grid: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

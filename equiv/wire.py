@@ -72,7 +72,7 @@ def _output(data: Json) -> OutputVerdict:
 
 
 def _difference(data: Json) -> Difference:
-    return _build(Difference, data, {"worst": _all(_element)})
+    return _build(Difference, data, {"worst": _all(_element), "ulps": tuple, "grid": _all(tuple)})
 
 
 def _element(data: Json) -> Element:

@@ -22,13 +22,13 @@ LIMIT = 400
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "records", "arguments", "cache", "ccode", "geometry", "packages", "terminal"),
     ("rounding",),
-    ("emulator", "envelope", "inputs", "buffers", "patterns"),
+    ("emulator", "envelope", "inputs", "buffers", "patterns", "spread"),
     ("casefile", "pairs", "compare", "device", "dsa_index", "dsa_front", "kda"),
     ("runner",),
     ("verify", "order", "explain"),
     ("wire", "workers"),
-    ("journal", "plan", "report", "changed"),
-    ("commands", "running", "doctor", "bench"),
+    ("journal", "plan", "report", "changed", "history"),
+    ("commands", "running", "reporting", "doctor", "bench"),
     ("cli", "pytest_plugin"),
 )
 """From left to right: a module imports from its own layer and from those before it, never from one behind it."""

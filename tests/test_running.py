@@ -56,7 +56,15 @@ def interrupted_after(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_shards_cover_the_plan_once_and_say_which_part_they_are(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    selected = ["--cases", str(CASES), "fake::good", "fake::overruns", "fake::writes_input", "fake_reordered", "fake_unknown"]
+    selected = [
+        "--cases",
+        str(CASES),
+        "fake::good",
+        "fake::overruns",
+        "fake::writes_input",
+        "fake_reordered",
+        "fake_unknown",
+    ]
     run(*selected, "--journal", "whole.jsonl")
     whole = planned(tmp_path / "whole.jsonl")
     parts = []
