@@ -14,6 +14,7 @@ from cutlass import BFloat16, Float32, Int32, Int64, Uint8, Uint16, Uint32, cute
 
 from equiv.cute.access import load_vector, store
 from equiv.cute.convert import E4M3_MAX, e2m1x2, e4m3x4, magnitude, mxfp4_scale, pow2_ceil, reciprocal_pow2
+from equiv.cute.fixed import Fixed
 from equiv.cute.host import compiled, dynamic, stream_of
 from equiv.cute.warp import group_max, warp_max, warp_sum
 from equiv.errors import UsageError
@@ -33,7 +34,7 @@ WARPS = 11
 """A request's 32 heads and its key are 33 warps, three blocks of 11."""
 
 
-class DsaIndex:
+class DsaIndex(Fixed):
     """The DSA indexer's quantisation stage for an already projected query.
 
     Args:

@@ -23,7 +23,7 @@ SHARED_BYTES: Final = 227 * 1024
 BARRIER_BYTES: Final = 8
 STAGE_BARRIERS: Final = 4
 OTHER_BARRIERS: Final = 3
-SLOT_BYTES: Final = 8
+SLOT_BYTES: Final = 4
 """Where the tensor memory's address is kept."""
 WARPS: Final = 4
 """Warps that normalise rows and write results."""

@@ -1,0 +1,141 @@
+"""Inputs of the DSA front, a bare way to run its CuTe kernel on an emulated device, and what it must give.
+
+The reference is made of parts that are checked elsewhere: the declared orders executed on the rows, the matrix model
+for the projection, and the middle kernel `DsaIndex` for everything behind it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from equiv.cute.dsa.front_host import dsa_front
+from equiv.cute.dsa.index import dsa_index
+from equiv.cute.dsa.tiling import front_tiling
+from equiv.rounding import arithmetic as fp
+from equiv.rounding import conversions, special
+from equiv.rounding.declarations.front_candidate import MATRIX, row_order
+from equiv.rounding.formats import BF16
+from equiv.rounding.matrix import variant
+from equiv.rounding.matrix_native import fused_dot
+
+if TYPE_CHECKING:
+    from equiv.emulator.device import EmulatedDevice
+
+Given = dict[str, Any]
+U16 = npt.NDArray[np.uint16]
+U32 = npt.NDArray[np.uint32]
+
+RANK, HEADS, DIM, PAGE = 1536, 32, 128, 64
+OUTPUTS = ("q_out", "w_out", "cache")
+UNTOUCHED = 0x5A
+
+
+def inputs(
+    batch: int, *, normalized: bool = False, fp4: bool = False, integers: bool = False, pitch: int = 1696, seed: int = 3
+) -> Given:
+    """Random tensors: small integers where sums are to be exact in any order, else normal values over binades.
+
+    Every seventh request has a negative slot, the others lie scattered over more pages than they need.
+    """
+    draw = np.random.default_rng(seed)
+
+    def bf16(values: npt.NDArray[np.float64]) -> torch.Tensor:
+        return torch.from_numpy(values.astype(np.float32)).to(torch.bfloat16)
+
+    def matrix(rows: int) -> torch.Tensor:
+        if integers:
+            return bf16(draw.integers(-3, 4, (rows, RANK)).astype(np.float64))
+        return bf16(draw.standard_normal((rows, RANK)) * 2.0 ** draw.integers(-4, 4, (rows, 1)))
+
+    whole = torch.full((batch, pitch), float("nan"), dtype=torch.bfloat16)
+    projected = whole[:, : pitch - 32 if pitch > 1696 else pitch]
+    projected[...] = bf16(draw.standard_normal(tuple(projected.shape)))
+    projected[:, :RANK] = matrix(batch)
+    token_bytes = 68 if fp4 else 132
+    pages = batch // PAGE + 2
+    slots = draw.permutation(pages * PAGE)[:batch].astype(np.int64)
+    slots[3::7] = -1
+    columns = HEADS * DIM // 2 + HEADS * 4 if fp4 else HEADS * DIM
+    return {
+        "projected": projected,
+        "q_c": matrix(batch) if normalized else None,
+        "w_q": matrix(HEADS * DIM),
+        "w_qa": bf16(1 + draw.standard_normal(RANK) / 4),
+        "norm_w": torch.from_numpy(1 + draw.standard_normal(DIM).astype(np.float32) / 4),
+        "norm_b": torch.from_numpy(draw.standard_normal(DIM).astype(np.float32) / 4),
+        "cache": torch.from_numpy(draw.integers(0, 256, (pages, PAGE * token_bytes), dtype=np.uint8)),
+        "slots": torch.from_numpy(slots),
+        "q_out": torch.full((batch, columns), UNTOUCHED, dtype=torch.uint8),
+        "w_out": torch.full((batch, HEADS), 7.0, dtype=torch.bfloat16),
+    }
+
+
+def options(given: Given, *, mx: bool = False) -> dict[str, Any]:
+    packed = given["projected"].shape[1] > 1696
+    fp4 = given["q_out"].shape[1] < HEADS * DIM
+    return {"key_at": 2112 if packed else 1536, "weight_at": 2240 if packed else 1664, "fp4": fp4, "mx": mx}
+
+
+def run(device: EmulatedDevice, given: Given, *, mx: bool = False) -> dict[str, npt.NDArray[np.uint8]]:
+    """The bytes of `OUTPUTS` after one launch; the inputs stay as they are."""
+    own = given | {name: given[name].clone() for name in OUTPUTS}
+    # The weights' address is in device memory, where the emulator does not look for tensors.
+    device.register("w_q", own["w_q"])
+    try:
+        with device.active():
+            dsa_front(**own, **options(given, mx=mx))
+    finally:
+        device.unregister("w_q")
+    return {name: bits(own[name]) for name in OUTPUTS}
+
+
+def expected(device: EmulatedDevice, given: Given, *, mx: bool = False) -> dict[str, npt.NDArray[np.uint8]]:
+    """What `run` must give, bit for bit."""
+    own = given | {name: given[name].clone() for name in OUTPUTS}
+    q = torch.from_numpy(query(given).view(np.int16)).view(torch.bfloat16).reshape(-1, HEADS, DIM)
+    names = ("projected", "norm_w", "norm_b", "cache", "slots", "q_out", "w_out")
+    with device.active():
+        dsa_index(q, **{name: own[name] for name in names}, **options(given, mx=mx))
+    return {name: bits(own[name]) for name in OUTPUTS}
+
+
+def bits(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:
+    return np.asarray(tensor.contiguous().view(torch.uint8).numpy())
+
+
+def words(tensor: torch.Tensor) -> U16:
+    """BF16 bits of a tensor."""
+    return np.asarray(tensor.contiguous().view(torch.int16).numpy().view(np.uint16))
+
+
+@cache
+def _row_order() -> Any:
+    return row_order()
+
+
+def latent(rows: torch.Tensor, gamma: torch.Tensor, eps: float = 1e-6) -> U16:
+    """The norm of BF16 rows, `[B, 1536]`: spec dsa R1 to R7."""
+    x = conversions.widen(words(rows[:, :RANK]), BF16)
+    total = _row_order().dot(x, x)
+    factor = special.rsqrt(fp.add(fp.div(total, fp.bits_of(1536.0)), fp.bits_of(eps)), ftz=False)
+    scaled = fp.mul(fp.mul(x, factor), conversions.widen(words(gamma), BF16))
+    return np.asarray(conversions.named("bf16.f32.rn")(scaled), np.uint16)
+
+
+def query(given: Given) -> U16:
+    """The projection's BF16 bits `[B, 4096]`: slices of K by the matrix model, added in ascending order."""
+    rows = words(given["q_c"]) if given["q_c"] is not None else latent(given["projected"], given["w_qa"])
+    split = front_tiling(len(rows)).split
+    weights, width = words(given["w_q"]), RANK // split
+    total: U32 | None = None
+    for part in range(split):
+        columns = slice(part * width, (part + 1) * width)
+        one = fused_dot(variant(*MATRIX.split()), weights[:, columns], rows[:, columns].T).T.astype(np.uint32)
+        total = one if total is None else fp.add(total, one)
+    assert total is not None
+    return np.ascontiguousarray(conversions.named("bf16.f32.rn")(total), np.uint16)
