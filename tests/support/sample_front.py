@@ -18,7 +18,8 @@ from equiv.cute.dsa.index import dsa_index
 from equiv.cute.dsa.tiling import front_tiling
 from equiv.rounding import arithmetic as fp
 from equiv.rounding import conversions, special
-from equiv.rounding.declarations.front_candidate import MATRIX, row_order
+from equiv.rounding.declarations.front import MATRIX
+from equiv.rounding.declarations.front_candidate import row_order
 from equiv.rounding.formats import BF16
 from equiv.rounding.matrix import variant
 from equiv.rounding.matrix_native import fused_dot
@@ -135,7 +136,9 @@ def query(given: Given) -> U16:
     total: U32 | None = None
     for part in range(split):
         columns = slice(part * width, (part + 1) * width)
-        one = fused_dot(variant(*MATRIX.split()), weights[:, columns], rows[:, columns].T).T.astype(np.uint32)
+        one = fused_dot(variant(*MATRIX["sm_100a"].split()), weights[:, columns], rows[:, columns].T).T.astype(
+            np.uint32
+        )
         total = one if total is None else fp.add(total, one)
     assert total is not None
     return np.ascontiguousarray(conversions.named("bf16.f32.rn")(total), np.uint16)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from equiv.rounding.declarations import dsa, front, kda
+from equiv.rounding.declarations import dsa, front, front_candidate, kda
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DECLARATIONS: Final[Mapping[str, tuple[Declaration, ...]]] = {
     "dsa_index": dsa.DECLARATIONS,
-    "dsa_front": front.DECLARATIONS,
+    "dsa_front": (*front.DECLARATIONS, *front_candidate.DECLARATIONS),
     "kda": kda.DECLARATIONS,
 }
 """Pair name -> its declarations."""

@@ -11,20 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 from equiv.rounding.declaration import Declaration
 from equiv.rounding.declarations import dsa
-from equiv.rounding.orders import Const, Order, butterfly, chain, leaves, matrix_chain, pairwise, split_k
+from equiv.rounding.declarations.front import EACH, LANES, MATRIX, RANK, STRIDES, projection
+from equiv.rounding.orders import Const, Order, butterfly, chain, leaves, pairwise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-RANK: Final = 1536
-LANES: Final = 32
-EACH: Final = 8
-"""Neighbouring columns that a lane loads at once; it does so every 256 columns."""
 CHAINS: Final = 4
-STRIDES: Final = (16, 8, 4, 2, 1)
-STEP: Final = 16
-"""Products of one matrix instruction."""
-MATRIX: Final = "tcgen05.mma.cta_group::1.kind::f16.f32.bf16.bf16 sm_100a"
 SPLITS: Final = (1, 2, 4)
 
 
@@ -38,11 +31,6 @@ def row_order() -> Order:
     return Order.of(RANK, butterfly(lanes, STRIDES)[0])
 
 
-def projection(split: int, matrix: str = MATRIX) -> Order:
-    """Each slice of K a chain of matrix instructions from +0, the slices added in ascending order."""
-    return Order.of(RANK, chain([matrix_chain(part, STEP, matrix) for part in split_k(RANK, split)]))
-
-
 VARIANTS: Final[Mapping[str, str]] = {**dsa.CANDIDATE, "dsa.R2": "div.rn", "dsa.R3": "add", "dsa.R4": "rsqrt.approx"}
 
 DECLARATIONS: Final[tuple[Declaration, ...]] = tuple(
@@ -52,9 +40,8 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = tuple(
         "sm_100a",
         {
             "row.squares": row_order(),
-            "projection": projection(split),
-            "key.sum": dsa.cute_order(fused=False),
-            "key.squares": dsa.cute_order(fused=True),
+            "projection": projection(MATRIX["sm_100a"], split),
+            **dsa.CUTE_ORDERS,
         },
         VARIANTS,
         form=f"split{split}",
