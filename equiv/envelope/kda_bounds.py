@@ -31,8 +31,8 @@ F64 = npt.NDArray[np.float64]
 
 GUARD: Final = 1 + 2.0**-18
 _TINY: Final = 2.0**-149
-CHUNK: Final = 32
-"""Items that are bounded at a time: a few arrays of 4 MiB."""
+CHUNK: Final = 8
+"""Items that are bounded at a time: a few arrays of 1 MiB."""
 
 
 class Near(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from equiv.envelope import allowed_steps
 from equiv.geometry.kda import DIM, RANK
 from equiv.rounding import arithmetic as fp
 from equiv.rounding import kda_prepare, kda_steps
-from equiv.rounding.intervals import Interval, corners, hull, sum_of
+from equiv.rounding.intervals import Interval, hull, sum_of
 from equiv.rounding.kda_ledger import LEDGER
 
 if TYPE_CHECKING:
@@ -50,8 +51,16 @@ class Operands(NamedTuple):
 
 
 def mapped(function: Callable[[U32], Any], interval: Interval) -> Interval:
-    """Both ends through a function that moves elements about."""
+    """Both ends through a function that moves elements about or never falls; a point stays one."""
+    if interval.low is interval.high:
+        return Interval.point(function(interval.low))
     return Interval(function(interval.low), function(interval.high))
+
+
+def image(function: Callable[..., Any], *operands: Interval) -> Interval:
+    """Image of a function monotone in each operand: the hull of its corners, each computed once."""
+    ends = [(x.low,) if x.low is x.high else (x.low, x.high) for x in operands]
+    return hull([Interval.point(function(*corner)) for corner in product(*ends)])
 
 
 def outward(interval: Interval, ulps: int) -> Interval:
@@ -88,16 +97,15 @@ class Ways:
         return len(found) > 1 or None in found
 
     def over(self, row: str, *operands: Interval) -> Interval:
-        """A row with one or two operands, monotone in each."""
-        steps = self.steps(row)
-        if len(operands) == 1:
-            return hull([Interval.point(step(end)) for step in steps for end in (operands[0].low, operands[0].high)])
-        return hull([corners(step, *operands) for step in steps])
+        """A row that is monotone in each of its operands."""
+        return hull([image(step, *operands) for step in self.steps(row)])
 
     def rooted(self, row: str, x: Interval, n: Interval, *rest: npt.ArrayLike) -> Interval:
         """A row that divides x by the root of n, which is monotone but for the root's inversions."""
         steps = [partial(lambda step, a, b: step(a, b, *rest), step) for step in self.steps(row)]
-        found = hull([corners(step, x, n) for step in steps])
+        found = hull([image(step, x, n) for step in steps])
+        if n.low is n.high:
+            return found
         moves = np.broadcast_to(n.low != n.high, found.low.shape)
         wide = outward(found, INVERSIONS)
         return Interval(np.where(moves, wide.low, found.low), np.where(moves, wide.high, found.high))
@@ -143,7 +151,7 @@ class Ways:
         mean = self.over("kda.13q", self.squares(x, "norm.squares"), Interval.point(shape.eps))
         root = self.over("kda.13r", mean)
         moved = outward(root, INVERSIONS)
-        still = mean.low == mean.high
+        still = np.asarray(mean.low == mean.high)
         rstd = Interval(np.where(still, root.low, moved.low), np.where(still, root.high, moved.high))
         weight = self.over("kda.12", Interval.point(norm_w))
         sigmoid = self.over("kda.13u", self.over("kda.1", Interval.point(gate)))
