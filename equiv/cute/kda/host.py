@@ -223,7 +223,7 @@ def _launch(
     else:
         from equiv.cute.kda.ws import KdaWS
 
-        operator = KdaWS(*options, ctas or _multiprocessors(rows))
+        operator = KdaWS(*options, ctas or multiprocessors(rows))
     x, gate, f_a, beta = rows[:, : 3 * dim], rows[:, 3 * dim : 4 * dim], rows[:, 4 * dim :], rows[:, 4 * dim + RANK :]
     bias = a_log if conv_bias is None else conv_bias
     # A variant that does not record reads neither record; any tensor of four dimensions stands for them.
@@ -239,7 +239,8 @@ def _launch(
     compiled(operator, operands, on_gpu=rows.is_cuda)(*operands)
 
 
-def _multiprocessors(rows: torch.Tensor) -> int:
+def multiprocessors(rows: torch.Tensor) -> int:
+    """CTAs that `KdaWS` gets by default on the device of `rows`."""
     if not rows.is_cuda:
         return EMULATED_CTAS
     return int(torch.cuda.get_device_properties(rows.device).multi_processor_count)
