@@ -1,9 +1,10 @@
 """What a projection's accumulators may be under any declared order, from the operands of the case (design section 4).
 
-The exact sum in float64, widened by what the declared matrix instructions may lose (spec numerics 1.1): of a block of L
+The exact sum in float64, widened by what the declared matrix instructions may lose (spec numerics 1.1): of a block of
 products and C every term is cut below 2^(E - F), E the largest exponent among them, and the result once more towards
-zero. C is the exact sum so far within what was lost before it, so that products which cancel are bounded by the size
-of the partial sums that really occur. The chains are walked in C (csrc/chain.c).
+zero. A product loses something only where it has bits that low, C only where a product has the largest exponent. C is
+the exact sum so far within what was lost before it, so that products which cancel are bounded by the partial sums that
+really occur. The chains are walked in C (csrc/chain.c).
 """
 
 from __future__ import annotations
@@ -52,20 +53,21 @@ class Operands:
 
     Attributes:
         middle: of the latents, float64 [B, K]; half: what they may be away from it, [B, K].
-        codes: BF16 bits of the latents' lower ends, [B, K].
+        bits: what the latents are multiples of, powers of two [B, K]; infinity for 0.
         weights: BF16 bits, [N, K].
     """
 
     middle: F64
     half: F64
-    codes: Bits
+    bits: F64
     weights: Bits
 
     @classmethod
     def of(cls, latent: Interval, weights: Bits) -> Operands:
         """From float32 bits of the latents' ends and BF16 bits of the weights."""
         low, high = (fp.floats(end).astype(np.float64) for end in (latent.low, latent.high))
-        return cls((low + high) / 2, (high - low) / 2, (latent.low >> np.uint32(16)).astype(np.uint16), weights)
+        ends = (lowest_bits()[end >> np.uint32(16)] for end in (latent.low, latent.high))
+        return cls((low + high) / 2, (high - low) / 2, np.minimum(*ends), weights)
 
     def spread(self) -> F64:
         """How far the exact result may be from that of the middles, `[B, N]`; rows that are certain cost nothing."""
@@ -130,23 +132,27 @@ def proven(given: Operands, sizes: F64) -> Mask:
         sizes: sums of the products' magnitudes, `[B, N]`.
     """
     certain = ~np.asarray(given.half.any(axis=1))
-    lowest = _lowest_bits()
-    e = lowest[given.codes].min(axis=1)[:, None] + lowest[given.weights].min(axis=1)
-    with np.errstate(all="ignore"):
-        grid = (e >= -149) & (sizes < np.ldexp(1.0, e + 24))
-    few = [np.count_nonzero(codes & np.uint16(0x7FFF), axis=1) <= 1 for codes in (given.codes, given.weights)]
+    unit = given.bits.min(axis=1)[:, None] * _least_bits(given.weights)
+    grid = (unit >= _LEAST) & (sizes < unit * 2.0**24)
+    few = [np.count_nonzero(one, axis=1) <= 1 for one in (given.middle, given.weights & np.uint16(0x7FFF))]
     single = (few[0][:, None] | few[1]) & ((sizes == 0) | (sizes >= 2.0**-120))
     return np.asarray(certain[:, None] & (grid | single))
 
 
+def _least_bits(codes: Bits) -> F64:
+    """The least of `lowest_bits` in each row; by exponents, which take a quarter of the memory."""
+    exponents = np.frexp(np.minimum(lowest_bits(), 2.0**1000))[1].astype(np.int16) - np.int16(1)
+    return np.asarray(np.ldexp(1.0, exponents[codes].min(axis=1).astype(np.int64)))
+
+
 @cache
-def _lowest_bits() -> npt.NDArray[np.int32]:
-    """Of every finite BF16 code the largest e for which the value is a multiple of 2^e; 1000 for zeros."""
+def lowest_bits() -> F64:
+    """Of every finite BF16 code the largest power of two of which the value is a multiple; infinity for zeros."""
     codes = np.arange(1 << 16)
     exponent, fraction = codes >> 7 & 0xFF, codes & 0x7F
     whole = np.where(exponent > 0, fraction | 0x80, fraction)
-    least = np.frexp((whole & -whole).astype(np.float64))[1] - 1
-    return np.where(whole == 0, 1000, least + np.maximum(exponent, 1) - 127 - 7).astype(np.int32)
+    bits = np.ldexp((whole & -whole).astype(np.float64), np.maximum(exponent, 1) - 127 - 7)
+    return np.where(whole == 0, np.inf, bits)
 
 
 def _any_order(given: Operands, sizes: F64) -> F64:
@@ -158,15 +164,15 @@ def _any_order(given: Operands, sizes: F64) -> F64:
 def _walk(part: Part, given: Operands, spread: F64) -> Walk:
     if isinstance(part, Chain):
         model = matrix.variant(*part.variant.split())
-        return walked(part, given, spread, model.k, (model.k + 1) * 2.0**-model.row.align)
+        return walked(part, given, spread, model.k, 2.0**-model.row.align)
     left, right = (_walk(one, given, spread) for one in (part.left, part.right))
     total, lost = left.total + right.total, left.lost + right.lost
     lost += UNIT * (np.abs(total) + spread + lost) + _LEAST
     return Walk(total, lost, left.sizes + right.sizes)
 
 
-def walked(chain: Chain, given: Operands, spread: F64, step: int, cut: float) -> Walk:
-    """One chain of instructions of `step` products, each of which cuts at most `cut` times its largest term.
+def walked(chain: Chain, given: Operands, spread: F64, step: int, unit: float) -> Walk:
+    """One chain of instructions of `step` products, which cut their terms below `unit` times the largest of them.
 
     The exponent of a product is the sum of its factors', so the largest term is at most the product of the powers of
     two below the block's largest factors, or C.
@@ -175,17 +181,17 @@ def walked(chain: Chain, given: Operands, spread: F64, step: int, cut: float) ->
         UnsupportedError: there is no C compiler.
         MemoryError: the weights do not fit.
     """
-    middle, half = (np.ascontiguousarray(chain.of(values)) for values in (given.middle, given.half))
+    middle, half, bits = (np.ascontiguousarray(chain.of(one)) for one in (given.middle, given.half, given.bits))
     weights = chain.of(given.weights)
     if weights.strides[1] != weights.itemsize:
         weights = np.ascontiguousarray(weights)
     (rows, k), n = middle.shape, len(weights)
     walk = Walk(*(np.empty((rows, n)) for _ in range(3)))
     largest = np.abs(middle) + half
-    pointers = [array.ctypes.data for array in (middle, largest, weights)]
+    pointers = [array.ctypes.data for array in (middle, largest, bits, weights)]
     results = [array.ctypes.data for array in (np.ascontiguousarray(spread), walk.total, walk.lost, walk.sizes)]
     pitch = weights.strides[0] // weights.itemsize
-    if _library().equiv_chain(rows, n, k, step, cut, TRUNCATED, _LEAST, *pointers, pitch, *results):
+    if _library().equiv_chain(rows, n, k, step, unit, TRUNCATED, _LEAST, *pointers, pitch, *results):
         raise MemoryError(f"[{rows}, {k}] x [{k}, {n}]")
     return walk
 
@@ -194,5 +200,5 @@ def walked(chain: Chain, given: Operands, spread: F64, step: int, cut: float) ->
 def _library() -> Any:  # noqa: ANN401  ctypes' libraries have no type
     found = library("chain", _SOURCE.read_text(), ())
     integer, number, pointer = ctypes.c_int, ctypes.c_double, ctypes.c_void_p
-    found.equiv_chain.argtypes = (*(integer,) * 4, *(number,) * 3, *(pointer,) * 3, ctypes.c_ssize_t, *(pointer,) * 4)
+    found.equiv_chain.argtypes = (*(integer,) * 4, *(number,) * 3, *(pointer,) * 4, ctypes.c_ssize_t, *(pointer,) * 4)
     return found

@@ -132,5 +132,6 @@ def latent_magnitudes(case: Case, inputs: Mapping[str, Bits]) -> tuple[F64, npt.
 
 
 def values(bits: Bits) -> F64:
-    """BF16 bits as float64."""
-    return fp.floats(conversions.widen(bits, BF16)).astype(np.float64)
+    """BF16 bits as float64; a NaN stays one."""
+    with np.errstate(invalid="ignore"):  # a signalling NaN
+        return fp.floats(conversions.widen(bits, BF16)).astype(np.float64)

@@ -1,0 +1,78 @@
+"""The kernels as a stranger calls them, how a case becomes such a call, and what serves which batch."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+import torch
+from front_cases import FP4, case
+
+from equiv.device import device
+from equiv.dsa_front import PAIR, parties
+from equiv.runner import run_party
+
+ORACLE = "equiv.triton_ref.dsa_front"
+
+
+def test_every_axis_that_a_kernel_must_know_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr(f"{ORACLE}.dsa_front", lambda **given: seen.update(given))
+    one = case(rows="packed", key_round="f32", key_floor=1e-10, eps=1e-3, key_eps=1e-4, **FP4)
+    parties.oracle(one, {"projected": 1, "w_out": 2})
+    assert seen == {
+        "projected": 1, "q_c": None, "w_out": 2, "key_at": 2112, "weight_at": 2240, "fp4": True, "mx": True,
+        "key_round": "f32", "key_floor": 1e-10, "eps": 1e-3, "key_eps": 1e-4,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("batch", "split"), [(1, 4), (48, 4), (49, 2), (128, 2), (129, 1), (1024, 1)])
+def test_the_candidates_form_is_its_number_of_slices(batch: int, split: int) -> None:
+    assert PAIR.form is not None
+    assert PAIR.form("candidate", case(batch=batch)) == f"split{split}"
+    assert PAIR.form("oracle", case(batch=batch)) == ""
+    assert f"split{split}" in PAIR.forms["candidate"]
+
+
+def test_the_oracle_runs_without_a_case_and_with_its_defaults() -> None:
+    latent, weights = torch.zeros(2, 1536), torch.zeros(4096, 1536)
+    latent[0, 5], latent[1, 7] = 3, -5
+    weights[129, 5], weights[130, 7] = 64, 1
+    given = {
+        "projected": torch.ones(2, 1696, dtype=torch.bfloat16),
+        "q_c": latent.bfloat16(),
+        "w_q": weights.bfloat16(),
+        "w_qa": torch.ones(1536, dtype=torch.bfloat16),
+        "norm_w": torch.ones(128),
+        "norm_b": torch.zeros(128),
+        "cache": torch.zeros((1, 64 * 132), dtype=torch.uint8),
+        "slots": torch.tensor([-1, 3]),
+        "q_out": torch.zeros((2, 4096), dtype=torch.uint8),
+        "w_out": torch.zeros((2, 32), dtype=torch.bfloat16),
+    }
+    with device("emulated:sm_90a").active():
+        importlib.import_module(ORACLE).dsa_front(**given, key_at=1536, weight_at=1664)
+    codes = given["q_out"].view(torch.float8_e4m3fn).float()
+    assert codes[0].nonzero().tolist() == [[129]]
+    assert codes[0, 129] == 192 / 2.0**-1  # 192 = 384 * 2^-1: the scale is the least 2^k with 192 / 2^k <= 448
+    assert codes[1].nonzero().tolist() == [[130]]
+    assert codes[1, 130] == -320  # -5 = -320 * 2^-6
+    assert given["w_out"][0, :2].tolist() == [2.0**-48, 2.0**-7]
+
+
+def small_tiles(case_batch: int) -> list[int]:
+    """Requests of a batch, one from each block of 16."""
+    return list(range(3, case_batch, 16))
+
+
+def test_a_request_does_not_depend_on_its_neighbours_in_the_oracle() -> None:
+    large = case(batch=37)
+    inputs = PAIR.inputs(large)
+    here = device("emulated:sm_90a")
+    whole = run_party(PAIR, "oracle", large, inputs, here).outputs
+    for at in small_tiles(37):
+        alone = {name: bits[at : at + 1] if name in {"projected", "slots"} else bits for name, bits in inputs.items()}
+        one = run_party(PAIR, "oracle", case(batch=1), alone, here).outputs
+        assert (one["q_codes"][0] == whole["q_codes"][at]).all()
+        assert (one["weights"][0] == whole["weights"][at]).all()
