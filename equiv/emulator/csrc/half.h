@@ -5,10 +5,13 @@
 #include "double.h"
 #include "special.h"
 
+/* The nearest float32 unless it is inexact and even: then its odd neighbour, which lies on the side of what is left. */
 static inline uint32_t round_odd(eq_exact x) {
-    uint32_t z = eq_round_rz(x);
-    uint32_t inexact = (double)eq_float(z) != x.s || x.e != 0;
-    return (z & EQ_INF) == EQ_INF ? z : z | inexact;
+    float nearest = (float)x.s;
+    double left = x.s - (double)nearest;
+    uint32_t bits = eq_bits(nearest), exact = left == 0, up = exact ? x.e > 0 : left > 0, down = exact ? x.e < 0 : left < 0;
+    uint32_t step = EQ_PICK(bits >> 31, down - up, up - down);
+    return bits + (step & ((bits & 1) - 1));
 }
 
 static inline uint32_t fast_fma(uint32_t a, uint32_t b, uint32_t c) {
@@ -18,9 +21,19 @@ static inline uint32_t fast_fma(uint32_t a, uint32_t b, uint32_t c) {
     return eq_fma_rn(a, b, c);
 #endif
 }
+/* A result of 2^-126 is a zero if only the subnormals' coarser steps rounded up to it. Then the product is below 2^-100, so
+ * that one factor is small, and 2^24 times the sum shows what it is with steps that are fine enough. */
 static inline uint32_t fast_fma_ftz(uint32_t a, uint32_t b, uint32_t c) {
-    uint32_t r = fast_fma(eq_ftz(a), eq_ftz(b), eq_ftz(c));
-    return eq_abs(r) == 0x800000u ? eq_fma_rn_ftz(a, b, c) : eq_ftz(r); /* only there what is lost decides */
+#ifdef __FP_FAST_FMAF
+    a = eq_ftz(a), b = eq_ftz(b), c = eq_ftz(c);
+    uint32_t r = fast_fma(a, b, c), least = eq_abs(r) == 0x800000u, first = eq_abs(a) < eq_abs(b);
+    float small = eq_float(EQ_PICK(first, a, b)) * 0x1p24f, other = eq_float(EQ_PICK(first, b, a));
+    float scaled = __builtin_fmaf(small, other, eq_float(c) * 0x1p24f);
+    least &= eq_abs(eq_bits(scaled)) < 0xc800000u; /* 2^-102 */
+    return EQ_PICK(least, r & EQ_SIGN, eq_ftz(r));
+#else
+    return eq_fma_rn_ftz(a, b, c);
+#endif
 }
 
 /* Results are canonical, so the only NaN is 0x7fff and a set sign means a negative number. */

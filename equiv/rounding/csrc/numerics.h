@@ -19,9 +19,11 @@
 static inline float eq_float(uint32_t bits) { float x; memcpy(&x, &bits, 4); return x; }
 static inline uint32_t eq_bits(float x) { uint32_t bits; memcpy(&bits, &x, 4); return bits; }
 static inline int eq_is_nan(uint32_t x) { return (x & 0x7fffffffu) > EQ_INF; }
-static inline uint32_t eq_canon(uint32_t x) { return eq_is_nan(x) ? EQ_NAN : x; }
+/* A choice without a branch, under which a compiler would move what it takes to be costly. */
+#define EQ_PICK(c, yes, no) (((uint32_t)(yes) & (0u - (uint32_t)(c))) | ((uint32_t)(no) & ((uint32_t)(c) - 1u)))
+static inline uint32_t eq_canon(uint32_t x) { return EQ_PICK(eq_is_nan(x), EQ_NAN, x); }
 /* Subnormal -> zero of its sign. */
-static inline uint32_t eq_ftz(uint32_t x) { return (x & EQ_INF) == 0 ? x & EQ_SIGN : x; }
+static inline uint32_t eq_ftz(uint32_t x) { return EQ_PICK((x & EQ_INF) == 0, x & EQ_SIGN, x); }
 /* .sat: NaN and everything up to +0 -> +0, above one -> one. */
 static inline uint32_t eq_sat(uint32_t x) {
     if (eq_is_nan(x) || (x & EQ_SIGN)) return 0;
@@ -156,7 +158,7 @@ static inline uint32_t eq_max_xorsign_abs(uint32_t a, uint32_t b) {
 static inline uint32_t eq_flushed(uint32_t rounded, eq_exact x, double limit, int limit_itself) {
     double outwards = x.s < 0 ? -x.e : x.e, magnitude = fabs(x.s);
     int tiny = magnitude < limit || (magnitude == limit && (outwards < 0 || (limit_itself && outwards == 0)));
-    return tiny && !eq_is_nan(rounded) ? rounded & EQ_SIGN : rounded;
+    return EQ_PICK(tiny & !eq_is_nan(rounded), rounded & EQ_SIGN, rounded);
 }
 /* Nearest: from 2^-126 - 2^-151 on, a tie to even, the result is normal. Away from zero: above the last number of 24 bits
  * below 2^-126. Towards zero: from 2^-126 on. */
@@ -175,7 +177,15 @@ EQ_FTZ_EXACT(rn) EQ_FTZ_EXACT(rz) EQ_FTZ_EXACT(rm) EQ_FTZ_EXACT(rp)
         eq_exact x = eq_exact_mul(eq_ftz(a), eq_ftz(b)); \
         return EQ_FLUSHED_##mode(eq_mul_##mode(eq_ftz(a), eq_ftz(b)), x); \
     }
-EQ_FTZ_PRODUCT(rn) EQ_FTZ_PRODUCT(rz) EQ_FTZ_PRODUCT(rm) EQ_FTZ_PRODUCT(rp)
+EQ_FTZ_PRODUCT(rz) EQ_FTZ_PRODUCT(rm) EQ_FTZ_PRODUCT(rp)
+/* A product of 2^-126 is known by 2^24 times it, which is rounded with steps that are fine enough. */
+static inline uint32_t eq_mul_rn_ftz(uint32_t a, uint32_t b) {
+    a = eq_ftz(a), b = eq_ftz(b);
+    uint32_t r = eq_mul_rn(a, b), first = eq_abs(a) < eq_abs(b);
+    float small = eq_float(EQ_PICK(first, a, b)) * 0x1p24f, other = eq_float(EQ_PICK(first, b, a));
+    uint32_t tiny = (eq_abs(r) == 0x800000u) & (eq_abs(eq_bits(small * other)) < 0xc800000u);
+    return EQ_PICK(tiny, r & EQ_SIGN, eq_ftz(r));
+}
 static inline uint32_t eq_div_rn_ftz(uint32_t a, uint32_t b) {
     uint32_t x = eq_ftz(a), y = eq_ftz(b), r = eq_div_rn(x, y);
     int tiny = fabs((double)eq_float(x)) < 0x1.ffffffp-127 * fabs((double)eq_float(y));
