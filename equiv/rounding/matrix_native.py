@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from equiv.rounding.matrix_table import MatrixVariant
 
 _CSRC: Final = Path(__file__).parent / "csrc"
-HEADERS: Final = (_CSRC / "matrix.h", _CSRC / "numerics.h")
+HEADERS: Final = tuple(_CSRC / f"{name}.h" for name in ("matrix", "matrix_quick", "matrix_sums", "numerics"))
 TEXT: Final = """#include "matrix.h"
 int equiv_mma(const eq_mma *v, int m, int n, int k, eq_mma_in a, eq_mma_in b, eq_mma_in c, eq_mma_out d, int negate,
               eq_mma_in scale_a, eq_mma_in scale_b) {

@@ -29,9 +29,69 @@ static int fragment_block(Warp *w, const Op *o, const eq_mma *v, uint32_t n, eq_
     return NEXT;
 }
 
+/* 32 lanes as 8 rows of a quad each: what lane 4 r + q has goes to out[q * stride + r], and back. */
+static inline void quads_apart(const uint32_t *lanes, uint32_t *out, int stride) {
+    for (int q = 0; q < 4; q++)
+        for (int r = 0; r < 8; r++) out[q * stride + r] = lanes[4 * r + q];
+}
+static inline void quads_together(const uint32_t *in, int stride, uint32_t *lanes) {
+    for (int q = 0; q < 4; q++)
+        for (int r = 0; r < 8; r++) lanes[4 * r + q] = in[q * stride + r];
+}
+
+/* Elements of `lines` lines by word, [words][lines], as codes [lines / panel][k][panel] in the order of the sums. */
+static inline void codes_of_words(const eq_mma *v, int bytes, const uint32_t *words, int lines, int panel, uint32_t *code) {
+    int per = 4 / bytes;
+    uint32_t mask = bytes == 4 ? FULL : (1u << 8 * bytes) - 1;
+    for (int first = 0; first < lines; first += panel)
+        for (int p = 0; p < v->k; p++, code += panel) {
+            int k = v->order[p], shift = k % per * bytes * 8;
+            const uint32_t *from = words + k / per * lines + first;
+            for (int j = 0; j < panel; j++) code[j] = from[j] >> shift & mask;
+        }
+}
+
+/* By matrix_quick.h: the rows of A are its lanes. Returns 0 if it must be computed otherwise. */
+static int quick_mma(const eq_mma *v, uint32_t *const *d, const uint32_t *const *a, const uint32_t *const *b, const uint32_t *const *c) {
+    enum { ROWS = 16, COLUMNS = 8, DEPTH = 32 };
+    uint32_t word[8 * ROWS], code[DEPTH * ROWS], acc[COLUMNS][ROWS], part[COLUMNS * EQ_MMA_LANES];
+    float numbers[2][DEPTH * ROWS], powers[2][DEPTH * ROWS];
+    int32_t scales[2][ROWS];
+    int words = v->k * v->a.bytes / 4, half = v->c.bytes == 2;
+    eq_quick_side x = {numbers[0], powers[0], scales[0]}, y = {numbers[1], powers[1], scales[1]};
+    if (!eq_quick_possible(v)) return 0;
+    for (int i = 0; i < words / 4; i++) quads_apart(b[i], word + 4 * i * COLUMNS, COLUMNS);
+    codes_of_words(v, v->b.bytes, word, COLUMNS, COLUMNS, code);
+    if (eq_quick_widen(v, &v->b, 0, code, v->k * COLUMNS, x.number, x.power) || !eq_quick_scale(x, COLUMNS, COLUMNS, v->k)) return 0;
+    for (int i = 0; i < words / 2; i++) quads_apart(a[i], word + i / 2 * 4 * ROWS + (i & 1) * 8, ROWS);
+    codes_of_words(v, v->a.bytes, word, ROWS, EQ_MMA_LANES, code);
+    if (eq_quick_widen(v, &v->a, 0, code, v->k * ROWS, y.number, y.power) || !eq_quick_scale(y, ROWS, EQ_MMA_LANES, v->k)) return 0;
+    for (int i = 0; i < (half ? 2 : 4); i++) {
+        uint32_t low[32], high[32];
+        LANES(l) low[l] = c[i][l] & (half ? 0xffffu : FULL), high[l] = c[i][l] >> 16;
+        if (half) quads_apart(low, &acc[0][8 * i], 2 * ROWS), quads_apart(high, &acc[1][8 * i], 2 * ROWS);
+        else quads_apart(low, &acc[i & 1][i / 2 * 8], 2 * ROWS);
+    }
+    for (int first = 0; first < ROWS; first += EQ_MMA_LANES) {
+        eq_quick_side panel = {y.number + first * v->k, y.power + first * v->k, y.scale + first};
+        for (int n = 0; n < COLUMNS; n++) memcpy(part + n * EQ_MMA_LANES, acc[n] + first, 4 * EQ_MMA_LANES);
+        eq_quick_panel(v, COLUMNS, v->k, x, COLUMNS, panel, part);
+        for (int n = 0; n < COLUMNS; n++) memcpy(acc[n] + first, part + n * EQ_MMA_LANES, 4 * EQ_MMA_LANES);
+    }
+    for (int i = 0; i < (half ? 2 : 4); i++) {
+        uint32_t high[32];
+        quads_together(half ? &acc[0][8 * i] : &acc[i & 1][i / 2 * 8], 2 * ROWS, d[i]);
+        if (!half) continue;
+        quads_together(&acc[1][8 * i], 2 * ROWS, high);
+        LANES(l) d[i][l] |= high[l] << 16;
+    }
+    return 1;
+}
+
 static int warp_mma(Warp *w, const Op *o, uint32_t model, uint32_t *const *d, const uint32_t *const *a, const uint32_t *const *b,
                     const uint32_t *const *c) {
     const eq_mma *v = &MODELS[model];
+    if (quick_mma(v, d, a, b, c)) return NEXT;
     uint32_t words = (uint32_t)(v->k * v->a.bytes) / 4, left[16 * 8], right[8 * 8];
     rows_of_fragment(a, words, left);
     for (uint32_t i = 0; i < words / 4; i++)
