@@ -29,7 +29,30 @@ static int fragment_block(Warp *w, const Op *o, const eq_mma *v, uint32_t n, eq_
     return NEXT;
 }
 
-/* 32 lanes as 8 rows of a quad each: what lane 4 r + q has goes to out[q * stride + r], and back. */
+#define ALWAYS __attribute__((always_inline))
+
+/* 32 lanes as 8 rows of a quad each: what lane 4 r + q has goes to out[q * stride + r], and back. As shuffles of vectors, where
+ * the compiler has those; wide loads soon after narrow stores would be slow. */
+#ifndef __has_builtin
+#define __has_builtin(name) 0
+#endif
+#if __has_builtin(__builtin_shufflevector)
+typedef uint32_t Half __attribute__((vector_size(64), aligned(4), may_alias));
+static inline void quads_apart(const uint32_t *lanes, uint32_t *out, int stride) {
+    Half low = *(const Half *)lanes, high = *(const Half *)(lanes + 16);
+    Half first = __builtin_shufflevector(low, high, 0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
+    Half last = __builtin_shufflevector(low, high, 2, 6, 10, 14, 18, 22, 26, 30, 3, 7, 11, 15, 19, 23, 27, 31);
+    memcpy(out, &first, 32), memcpy(out + stride, (const char *)&first + 32, 32);
+    memcpy(out + 2 * stride, &last, 32), memcpy(out + 3 * stride, (const char *)&last + 32, 32);
+}
+static inline void quads_together(const uint32_t *in, int stride, uint32_t *lanes) {
+    Half first, last;
+    memcpy(&first, in, 32), memcpy((char *)&first + 32, in + stride, 32);
+    memcpy(&last, in + 2 * stride, 32), memcpy((char *)&last + 32, in + 3 * stride, 32);
+    *(Half *)lanes = __builtin_shufflevector(first, last, 0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19, 27);
+    *(Half *)(lanes + 16) = __builtin_shufflevector(first, last, 4, 12, 20, 28, 5, 13, 21, 29, 6, 14, 22, 30, 7, 15, 23, 31);
+}
+#else
 static inline void quads_apart(const uint32_t *lanes, uint32_t *out, int stride) {
     for (int q = 0; q < 4; q++)
         for (int r = 0; r < 8; r++) out[q * stride + r] = lanes[4 * r + q];
@@ -38,34 +61,38 @@ static inline void quads_together(const uint32_t *in, int stride, uint32_t *lane
     for (int q = 0; q < 4; q++)
         for (int r = 0; r < 8; r++) lanes[4 * r + q] = in[q * stride + r];
 }
+#endif
+
+typedef uint32_t Chunk __attribute__((vector_size(4 * EQ_QUICK_CHUNK), aligned(4), may_alias));
 
 /* Elements of `lines` lines by word, [words][lines], as codes [lines / panel][k][panel] in the order of the sums. */
-static inline void codes_of_words(const eq_mma *v, int bytes, const uint32_t *words, int lines, int panel, uint32_t *code) {
+static inline ALWAYS void codes_of_words(const eq_mma *v, int depth, int bytes, const uint32_t *words, int lines, int panel, uint32_t *code) {
     int per = 4 / bytes;
     uint32_t mask = bytes == 4 ? FULL : (1u << 8 * bytes) - 1;
     for (int first = 0; first < lines; first += panel)
-        for (int p = 0; p < v->k; p++, code += panel) {
+        for (int p = 0; p < depth; p++, code += panel) {
             int k = v->order[p], shift = k % per * bytes * 8;
             const uint32_t *from = words + k / per * lines + first;
-            for (int j = 0; j < panel; j++) code[j] = from[j] >> shift & mask;
+            for (int j = 0; j < panel; j += EQ_QUICK_CHUNK) *(Chunk *)(code + j) = *(const Chunk *)(from + j) >> shift & mask;
         }
 }
 
-/* By matrix_quick.h: the rows of A are its lanes. Returns 0 if it must be computed otherwise. */
-static int quick_mma(const eq_mma *v, uint32_t *const *d, const uint32_t *const *a, const uint32_t *const *b, const uint32_t *const *c) {
+/* By matrix_quick.h: the rows of A are its lanes. Returns 0 if it must be computed otherwise. bytes: of an operand's element;
+ * half: D and C are f16. They and the depth are constants of the instruction, with which loops become shorter code. */
+static inline ALWAYS int quick_mma_of(const eq_mma *v, int depth, int bytes, int half, uint32_t *const *d, const uint32_t *const *a, const uint32_t *const *b, const uint32_t *const *c) {
     enum { ROWS = 16, COLUMNS = 8, DEPTH = 32 };
     uint32_t word[8 * ROWS], code[DEPTH * ROWS], acc[COLUMNS][ROWS], part[COLUMNS * EQ_MMA_LANES];
     float numbers[2][DEPTH * ROWS], powers[2][DEPTH * ROWS];
     int32_t scales[2][ROWS];
-    int words = v->k * v->a.bytes / 4, half = v->c.bytes == 2;
+    int words = depth * bytes / 4;
     eq_quick_side x = {numbers[0], powers[0], scales[0]}, y = {numbers[1], powers[1], scales[1]};
     if (!eq_quick_possible(v)) return 0;
     for (int i = 0; i < words / 4; i++) quads_apart(b[i], word + 4 * i * COLUMNS, COLUMNS);
-    codes_of_words(v, v->b.bytes, word, COLUMNS, COLUMNS, code);
-    if (eq_quick_widen(v, &v->b, 0, code, v->k * COLUMNS, x.number, x.power) || !eq_quick_scale(x, COLUMNS, COLUMNS, v->k)) return 0;
+    codes_of_words(v, depth, bytes, word, COLUMNS, COLUMNS, code);
+    if (eq_quick_widen(v, &v->b, 0, code, depth * COLUMNS, x.number, x.power) || !eq_quick_scale(x, COLUMNS, COLUMNS, depth)) return 0;
     for (int i = 0; i < words / 2; i++) quads_apart(a[i], word + i / 2 * 4 * ROWS + (i & 1) * 8, ROWS);
-    codes_of_words(v, v->a.bytes, word, ROWS, EQ_MMA_LANES, code);
-    if (eq_quick_widen(v, &v->a, 0, code, v->k * ROWS, y.number, y.power) || !eq_quick_scale(y, ROWS, EQ_MMA_LANES, v->k)) return 0;
+    codes_of_words(v, depth, bytes, word, ROWS, EQ_MMA_LANES, code);
+    if (eq_quick_widen(v, &v->a, 0, code, depth * ROWS, y.number, y.power) || !eq_quick_scale(y, ROWS, EQ_MMA_LANES, depth)) return 0;
     for (int i = 0; i < (half ? 2 : 4); i++) {
         uint32_t low[32], high[32];
         LANES(l) low[l] = c[i][l] & (half ? 0xffffu : FULL), high[l] = c[i][l] >> 16;
@@ -73,10 +100,11 @@ static int quick_mma(const eq_mma *v, uint32_t *const *d, const uint32_t *const 
         else quads_apart(low, &acc[i & 1][i / 2 * 8], 2 * ROWS);
     }
     for (int first = 0; first < ROWS; first += EQ_MMA_LANES) {
-        eq_quick_side panel = {y.number + first * v->k, y.power + first * v->k, y.scale + first};
-        for (int n = 0; n < COLUMNS; n++) memcpy(part + n * EQ_MMA_LANES, acc[n] + first, 4 * EQ_MMA_LANES);
-        eq_quick_panel(v, COLUMNS, v->k, x, COLUMNS, panel, part);
-        for (int n = 0; n < COLUMNS; n++) memcpy(acc[n] + first, part + n * EQ_MMA_LANES, 4 * EQ_MMA_LANES);
+        eq_quick_side panel = {y.number + first * depth, y.power + first * depth, y.scale + first};
+        uint32_t *at = EQ_MMA_LANES == ROWS ? acc[0] : part;
+        for (int n = 0; at == part && n < COLUMNS; n++) memcpy(part + n * EQ_MMA_LANES, acc[n] + first, 4 * EQ_MMA_LANES);
+        eq_quick_panel(v, COLUMNS, depth, x, COLUMNS, panel, at);
+        for (int n = 0; at == part && n < COLUMNS; n++) memcpy(acc[n] + first, part + n * EQ_MMA_LANES, 4 * EQ_MMA_LANES);
     }
     for (int i = 0; i < (half ? 2 : 4); i++) {
         uint32_t high[32];
@@ -86,6 +114,11 @@ static int quick_mma(const eq_mma *v, uint32_t *const *d, const uint32_t *const 
         LANES(l) d[i][l] |= high[l] << 16;
     }
     return 1;
+}
+
+static int quick_mma(const eq_mma *v, uint32_t *const *d, const uint32_t *const *a, const uint32_t *const *b, const uint32_t *const *c) {
+    if (v->k == 16 && v->a.bytes == 2 && v->c.bytes == 4) return quick_mma_of(v, 16, 2, 0, d, a, b, c);
+    return quick_mma_of(v, v->k, v->a.bytes, v->c.bytes == 2, d, a, b, c);
 }
 
 static int warp_mma(Warp *w, const Op *o, uint32_t model, uint32_t *const *d, const uint32_t *const *a, const uint32_t *const *b,

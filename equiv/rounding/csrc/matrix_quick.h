@@ -9,9 +9,12 @@
 #include "matrix_sums.h"
 
 #define EQ_QUICK_SPREAD 48 /* products are at least 2^-96, times 2^-20 for two significands without a leading one */
-#define EQ_QUICK_STACK 2048
+#define EQ_QUICK_CHUNK (EQ_MMA_LANES < 8 ? EQ_MMA_LANES : 8) /* lines that are scaled at once; divides 8 and a panel */
 
 typedef float eq_mma_floats __attribute__((vector_size(4 * EQ_MMA_LANES), aligned(4), may_alias));
+
+typedef int32_t eq_quick_ints __attribute__((vector_size(4 * EQ_QUICK_CHUNK), aligned(4), may_alias));
+typedef float eq_quick_floats __attribute__((vector_size(4 * EQ_QUICK_CHUNK), aligned(4), may_alias));
 
 /* An operand: [lines / lanes][k][lanes] numbers, and the powers of two in front of their significands (0 for a zero). Then
  * the exponent of each line's scale. */
@@ -35,35 +38,54 @@ static inline uint32_t eq_quick_widen(const eq_mma *v, const eq_mma_format *f, u
     return special;
 }
 
-/* Scales every line to a largest exponent of 0. Returns whether they all can be. */
-static inline int eq_quick_scale(eq_quick_side s, int lines, int lanes, int k) {
-    uint32_t narrow = 1;
-    for (int first = 0; first < lines; first += lanes) {
-        float *number = s.number + (size_t)first * k, *power = s.power + (size_t)first * k;
-        for (int j = 0; j < lanes; j++) {
-            uint32_t high = 0x800000u, low = 0x7f000000u;
-            for (int p = 0; p < k; p++) {
-                uint32_t e = eq_bits(power[p * lanes + j]);
-                high = e > high ? e : high;
-                low = e && e < low ? e : low;
-            }
-            s.scale[first + j] = (int32_t)(high >> 23) - 127;
-            narrow &= (uint32_t)(high < 0x7f000000u) & (uint32_t)(low + ((uint32_t)EQ_QUICK_SPREAD << 23) >= high);
-        }
-        for (int p = 0; p < k; p++)
-            for (int j = 0; j < lanes; j++) {
-                float down = eq_float((uint32_t)(127 - s.scale[first + j]) << 23);
-                number[p * lanes + j] *= down;
-                power[p * lanes + j] *= down;
-            }
+/* Scales to a largest exponent of 0 the lines of one chunk of a panel. Returns whether they all can be. */
+static inline int eq_quick_scale_chunk(float *number, float *power, int32_t *scale, int lanes, int k) {
+    eq_quick_ints high = {0}, low = {0}, zero = {0};
+    high += 0x800000;
+    low += 0x7f000000;
+    for (int p = 0; p < k; p++) {
+        eq_quick_ints e = *(eq_quick_ints *)(power + p * lanes), some = EQ_MMA_PICK(e == 0, zero + 0x7f000000, e);
+        high = EQ_MMA_PICK(e > high, e, high);
+        low = EQ_MMA_PICK(some < low, some, low);
     }
-    return (int)narrow;
+    eq_quick_ints field = high >> 23, wrong = (high >= 0x7f000000) | (low + (EQ_QUICK_SPREAD << 23) < high);
+    eq_quick_floats down = (eq_quick_floats)((254 - field) << 23);
+    *(eq_quick_ints *)scale = field - 127;
+    for (int p = 0; p < k; p++) {
+        *(eq_quick_floats *)(number + p * lanes) *= down;
+        *(eq_quick_floats *)(power + p * lanes) *= down;
+    }
+    int32_t any = 0;
+    for (int j = 0; j < EQ_QUICK_CHUNK; j++) any |= wrong[j];
+    return !any;
+}
+/* The same for a single line. */
+static inline int eq_quick_scale_line(float *number, float *power, int32_t *scale, int k) {
+    int32_t high = 0x800000, low = 0x7f000000;
+    for (int p = 0; p < k; p++) {
+        int32_t e = (int32_t)eq_bits(power[p]), some = e ? e : 0x7f000000;
+        high = e > high ? e : high;
+        low = some < low ? some : low;
+    }
+    float down = eq_float((uint32_t)(254 - (high >> 23)) << 23);
+    *scale = (high >> 23) - 127;
+    for (int p = 0; p < k; p++) number[p] *= down, power[p] *= down;
+    return high < 0x7f000000 && low + (EQ_QUICK_SPREAD << 23) >= high;
+}
+static inline int eq_quick_scale(eq_quick_side s, int lines, int lanes, int k) {
+    int narrow = 1, chunk = lanes == 1 ? 1 : EQ_QUICK_CHUNK;
+    for (int first = 0; narrow && first < lines; first += chunk) {
+        size_t at = (size_t)(first / lanes) * lanes * k + first % lanes;
+        narrow = lanes == 1 ? eq_quick_scale_line(s.number + at, s.power + at, s.scale + first, k)
+                            : eq_quick_scale_chunk(s.number + at, s.power + at, s.scale + first, lanes, k);
+    }
+    return narrow;
 }
 
 /* One fused sum for EQ_MMA_LANES outputs: y's numbers are vectors, x's scalars that lie `xs` apart; c in and out. */
-static inline void eq_quick_sum(const eq_mma *v, const float *xn, const float *xp, int xs, const float *yn, const float *yp, eq_mma_lanes scale,
-                                uint32_t *c) {
-    int step = v->step, left = v->align > v->c.fraction ? v->align - v->c.fraction : 0;
+static inline __attribute__((always_inline)) void eq_quick_steps(const eq_mma *v, int step, const float *xn, const float *xp, int xs,
+                                                                 const float *yn, const float *yp, eq_mma_lanes scale, uint32_t *c) {
+    int left = v->align > v->c.fraction ? v->align - v->c.fraction : 0;
     int right = v->align < v->c.fraction ? v->c.fraction - v->align : 0;
     eq_mma_lanes highest = {0}, other = {0}, cs, ce, cut, zero = {0};
     for (int l = 0; l < step; l += 2) { /* two chains, because each step waits for the one before */
@@ -92,6 +114,12 @@ static inline void eq_quick_sum(const eq_mma *v, const float *xn, const float *x
         total += __builtin_convertvector(sum, eq_mma_doubles);
     }
     eq_mma_round(v, &total, &largest, c);
+}
+
+static inline void eq_quick_sum(const eq_mma *v, const float *xn, const float *xp, int xs, const float *yn, const float *yp, eq_mma_lanes scale,
+                                uint32_t *c) {
+    if (v->step == 16) eq_quick_steps(v, 16, xn, xp, xs, yn, yp, scale, c); /* so that the compiler unrolls it */
+    else eq_quick_steps(v, v->step, xn, xp, xs, yn, yp, scale, c);
 }
 
 static inline int eq_quick_possible(const eq_mma *v) {
