@@ -1,0 +1,192 @@
+"""What a prep group of `KdaWS` computes for an item: thread = channel, warp = 32 of the head's 128 channels.
+
+Convolution and SiLU, the window after the step, norms of q and k, the F_B gate projection, decays, beta and the output
+gate's sigmoid. Everything the scan group needs ends up in an operand block.
+"""
+
+from __future__ import annotations
+
+import cutlass
+from cutlass import BFloat16, Float32, Int32, Int64, Uint32, cute
+
+from equiv.cute.kda.formulas import (
+    add_rn,
+    decay,
+    fma_rn,
+    inverse_norm,
+    mma_m16n8k16,
+    mul_rn,
+    sigmoid,
+    silu,
+    triton_exp,
+)
+from equiv.cute.kda.ws_copies import fence_async_shared, store_bulk, view, window_part
+from equiv.cute.kda.ws_layout import BETA, DECAY, GATE, PARTS, SLOTS, TOKEN, K, Q, V, meta
+from equiv.cute.kda.ws_sums import block_total, spread_sums, store_partial
+from equiv.geometry.kda import DIM, TAPS
+
+CHUNKS = DIM // 16
+"""Matrix instructions over the 128 columns of F_A."""
+
+
+class Taps:
+    """A channel's convolution weights and biases of q, k and v; read before the staged data are waited for."""
+
+    def __init__(self, shape, mW, mBias, channel: Int32):
+        self.weights = [[Float32(mW[part, tap, channel]) for tap in range(TAPS)] for part in range(PARTS)]
+        self.bias = [
+            Float32(mBias[part * shape.dim + channel]) if shape.has_bias else Float32(0.0) for part in range(PARTS)
+        ]
+
+
+class Place:
+    """Where a prep thread works on an item: its buffers and indices.
+
+    Attributes:
+        stage, block: staging buffer and operand block.
+        raw, sums: the group's scratch for the raw gates and for partial sums.
+        request: the slots. head, row: of the item; row is its first token's.
+        thread, warp, lane: in the group.
+        barrier: the group's named barrier.
+    """
+
+    def __init__(self, **given):
+        self.__dict__.update(given)
+
+
+def sync(place: Place):
+    """Waits for the group's 128 threads."""
+    cute.arch.barrier(barrier_id=place.barrier, number_of_threads=DIM)
+
+
+@cute.jit
+def prepare(shape, operands, place, taps):
+    """All of an item's operands; the staging buffer may be filled again after its last barrier."""
+    thread, channel = place.thread, place.head * DIM + place.thread
+    bias = Float32(operands.dt_bias[channel])
+    rate = triton_exp(Float32(operands.a_log[place.head]))
+    convolved = []
+    for part in cutlass.range_constexpr(PARTS):
+        inputs = staged_inputs(shape, place, part)
+        write_window(shape, place, operands.conv_state, part, inputs)
+        convolved.append(convolve(shape, inputs, taps, part))
+    if cutlass.const_expr(shape.dim_first):
+        fence_async_shared()
+    raw = place.raw + thread
+    project_gate(shape, place, operands.f_b)
+    q, k = ([Float32(one) for one in convolved[part]] for part in range(2))
+    squares = [mul_rn(one, one) for one in (*q, *k)]
+    squares += [Float32(0.0)] * (shape.layout.sums - len(squares))
+    store_partial(place.sums, shape.layout.sums, spread_sums(squares, place.lane), place.warp, place.lane)
+    gates = place.stage + shape.layout.window + PARTS * DIM + thread
+    for token in cutlass.range_constexpr(shape.tokens):
+        vectors = place.block + token * TOKEN + thread
+        (vectors + V).store(Float32(convolved[2][token]))
+        (vectors + GATE).store(sigmoid(Float32((gates + token * TOKEN).load())))
+        gate = (raw + token * DIM).load()
+        (vectors + DECAY).store(decay(Float32(gate), bias, rate, operands.lower_bound))
+        if cutlass.const_expr(shape.record):
+            record = operands.key_gate[place.number, place.head, token, None].iterator + thread
+            record.store(convolved[1][token])
+            (record + DIM).store(gate)
+    sync(place)
+    if cutlass.const_expr(shape.dim_first):
+        if thread == 0:
+            store_bulk(shape, place.stage, operands.conv_state, place.request.first, place.head)
+    for token in cutlass.range_constexpr(shape.tokens):
+        vectors = place.block + token * TOKEN + thread
+        q_factor = inverse_norm(block_total(place.sums, token))
+        k_factor = inverse_norm(block_total(place.sums, shape.tokens + token))
+        (vectors + Q).store(mul_rn(mul_rn(q[token], q_factor), operands.scale))
+        (vectors + K).store(mul_rn(k[token], k_factor))
+
+
+def staged_inputs(shape, place: Place, part: int) -> list[BFloat16]:
+    """c0, c1, c2, x_0, ... of the thread's channel from its staging buffer."""
+    if shape.dim_first:
+        at = place.stage + (part * DIM + place.thread) * shape.window + place.request.offset
+        window = [(at + i).load() for i in range(TAPS - 1)]
+    else:
+        window = [(place.stage + (part * 3 + i) * DIM + place.thread).load() for i in range(TAPS - 1)]
+    rows = place.stage + shape.layout.window + part * DIM + place.thread
+    return window + [(rows + token * TOKEN).load() for token in range(shape.tokens)]
+
+
+def convolve(shape, inputs: list[BFloat16], taps: Taps, part: int) -> list[BFloat16]:
+    """Causal convolution and SiLU of each token: an FMA chain over the taps from the bias, one rounding to BF16."""
+    wide = [Float32(one) for one in inputs]
+    results = []
+    for token in range(shape.tokens):
+        total = taps.bias[part]
+        for tap in range(TAPS):
+            total = fma_rn(wide[token + tap], taps.weights[part][tap], total)
+        results.append(BFloat16(silu(total)))
+    return results
+
+
+def write_window(shape, place: Place, mConv, part: int, inputs: list[BFloat16]):
+    """[c1, c2, x_0, ..] to columns 0, 1, 2, ..: of the staged window if it is dim-first, else of the pool itself."""
+    if shape.dim_first:
+        first, step = place.stage + (part * DIM + place.thread) * shape.window, 1
+    else:
+        first = window_part(shape, mConv, place.request.first, place.head, part) + place.thread
+        step = mConv.stride[2]
+    for column, value in enumerate(inputs[1:]):
+        (first + column * step).store(value)
+
+
+@cute.jit
+def project_gate(shape, place, mFb):
+    """raw[token, feature] = BF16(F_A . F_B) of the warp's 32 features: two tiles of 16 by `mma.sync`.
+
+    A is F_B, B is F_A with a token a column; column n is token n mod T, columns from T on are not used. A lane reads
+    four neighbouring columns 16 c + 4 quarter .. + 3 of both and takes them for k = 2 quarter + {0, 1, 8, 9} of chunk c.
+    Gate mode 1 sums chunks 2 w, 2 w + 1 in a chain of their own, then ((w0 + w1) + w2) + w3; mode 0 is one chain.
+    """
+    quarter, group = place.lane % 4, place.lane // 4
+    tokens = place.stage + shape.layout.window + 4 * DIM + (group % shape.tokens) * TOKEN + quarter * 4
+    b = [words(tokens + chunk * 16) for chunk in range(CHUNKS)]
+    for tile in cutlass.range_constexpr(2):
+        feature = place.warp * 32 + tile * 16 + group
+        weights = mFb.iterator + Int64(place.head * DIM + feature) * mFb.stride[0] + quarter * 4
+        total = gate_tile(shape, weights, 8 * mFb.stride[0], b)
+        for side in cutlass.range_constexpr(2):
+            token = quarter * 2 + side
+            if token < shape.tokens:
+                (place.raw + token * DIM + feature).store(BFloat16(total[side]))
+                (place.raw + token * DIM + feature + 8).store(BFloat16(total[2 + side]))
+    cute.arch.sync_warp()
+
+
+def gate_tile(shape, weights: cute.Pointer, below, b: list[list[Uint32]]) -> list[Float32]:
+    """The accumulator of one tile; `below` is the distance of row 8 of F_B from row 0."""
+    zeros = [Float32(0.0)] * 4
+    chains, total = [], zeros
+    for chunk in range(CHUNKS):
+        low, high = words(weights + chunk * 16), words(weights + below + chunk * 16)
+        total = mma_m16n8k16((low[0], high[0], low[1], high[1]), b[chunk], total)
+        if shape.gate_mode == 1 and chunk % 2 == 1:
+            chains.append(total)
+            total = zeros
+    for one in chains:
+        total = one if one is chains[0] else [add_rn(x, y) for x, y in zip(total, one, strict=True)]
+    return total
+
+
+def words(pointer: cute.Pointer) -> list[Uint32]:
+    """Four neighbouring BF16 elements as two words."""
+    both = view(cute.recast_ptr(pointer, dtype=Uint32), 2, 8).load()
+    return [both[0], both[1]]
+
+
+@cute.jit
+def write_meta(shape, operands, place):
+    """Threads t < T write the state slot and the beta of token t."""
+    words = meta(place.block, shape.layout)
+    if place.thread < shape.tokens:
+        slot = place.request.first
+        if cutlass.const_expr(shape.tokens > 1 and not shape.record):
+            slot = Int32(operands.slots[place.number, place.thread])
+        beta = sigmoid(Float32(operands.beta[place.row + place.thread, place.head]))
+        (words + SLOTS + place.thread).store(slot)
+        (words + BETA + place.thread).store(beta.bitcast(Int32))
