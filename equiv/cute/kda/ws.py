@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import cutlass
 from cutlass import Int32, cute
+from cutlass._mlir.dialects import llvm
 
 from equiv.cute.kda.ws_copies import item_slots, load_page, stage_conv, stage_rows, wait_bulk_reads
 from equiv.cute.kda.ws_layout import (
@@ -31,7 +32,7 @@ from equiv.cute.kda.ws_layout import (
     meta,
     stage_at,
 )
-from equiv.cute.kda.ws_prep import Place, Taps, prepare, sync, write_meta
+from equiv.cute.kda.ws_prep import Place, prepare, sync, write_meta
 from equiv.cute.kda.ws_scan import HELD, Spot, epilogue, load_state, scan, zero_rows
 from equiv.errors import UsageError
 from equiv.geometry.kda import DIM
@@ -205,21 +206,25 @@ class KdaWS:
         if thread == 0:
             init_barriers(shared)
         cute.arch.barrier()
-        items = mSlots.shape[0] * self.heads
-        begin = items * cta // self.ctas
-        count = items * (cta + 1) // self.ctas - begin
         cute.arch.griddepcontrol_wait()
         if thread < SCAN_THREADS:
             cute.arch.setmaxregister_increase(SCAN_REGISTERS)
-            self.scan_items(operands, shared, begin, count, thread)
+            self.scan_items(operands, shared, cta, thread)
         else:
             cute.arch.setmaxregister_decrease(PREP_REGISTERS)
-            self.prepare_items(operands, shared, begin, count, thread - SCAN_THREADS)
+            self.prepare_items(operands, shared, cta, thread - SCAN_THREADS)
         cute.arch.griddepcontrol_launch_dependents()
 
+    def share(self, operands, cta: Int32) -> tuple[Int32, Int32]:
+        """First item and number of items of a CTA; computed by each role, in its own registers."""
+        items, cta = operands.slots.shape[0] * self.heads, unhoisted(cta)
+        begin = items * cta // self.ctas
+        return begin, items * (cta + 1) // self.ctas - begin
+
     @cute.jit
-    def scan_items(self, operands, shared, begin: Int32, count: Int32, thread: Int32):
+    def scan_items(self, operands, shared, cta: Int32, thread: Int32):
         """The scan group: state page and operand block of each item in turn; thread 0 asks for the next page."""
+        begin, count = self.share(operands, cta)
         if thread == 0 and count > 0:
             first = item_slots(self, operands.slots, operands.accepted, begin // self.heads)
             load_page(shared, operands.state, first.source, begin % self.heads)
@@ -265,14 +270,16 @@ class KdaWS:
             load_page(shared, operands.state, (words + NEXT).load(), (begin + j + 1) % self.heads)
 
     @cute.jit
-    def prepare_items(self, operands, shared, begin: Int32, count: Int32, thread: Int32):
+    def prepare_items(self, operands, shared, cta: Int32, thread: Int32):
         """A prep group: items group, group + 2, ..., each staged while the one before is worked on."""
-        group, thread = thread // PREP_THREADS, thread % PREP_THREADS
-        barrier = 1 + group
-        if group < count:
-            self.stage_item(operands, stage_at(shared, 2 * group), begin + group, thread)
+        begin, count = self.share(operands, cta)
+        start = thread // PREP_THREADS
+        if start < count:
+            self.stage_item(operands, stage_at(shared, 2 * start), begin + start, thread % PREP_THREADS)
         cute.arch.cp_async_commit_group()
-        for j in cutlass.range(group, count, 2, unroll=1):
+        for j in cutlass.range(start, count, 2, unroll=1):
+            local = unhoisted(thread)
+            group, channel = local // PREP_THREADS, local % PREP_THREADS
             item = begin + j
             index = block_of(j)
             head, number = item % self.heads, item // self.heads
@@ -285,31 +292,30 @@ class KdaWS:
                 head=head,
                 number=number,
                 row=number * self.tokens,
-                thread=thread,
-                warp=thread // 32,
-                lane=thread % 32,
-                barrier=barrier,
+                thread=channel,
+                warp=channel // 32,
+                lane=channel % 32,
+                barrier=1 + group,
             )
-            taps = Taps(self, operands.weight, operands.bias, head * DIM + thread)
             if cutlass.const_expr(self.dim_first):
-                if thread == 0:
+                if channel == 0:
                     wait_bulk_reads()
                 sync(place)
             if j + 2 < count:
-                self.stage_item(operands, stage_at(shared, block_of(j + 2)), item + 2, thread)
+                self.stage_item(operands, stage_at(shared, block_of(j + 2)), item + 2, channel)
             cute.arch.cp_async_commit_group()
             cute.arch.cp_async_wait_group(1)
             sync(place)
             if j >= BLOCKS:
                 cute.arch.mbarrier_wait(barrier_at(shared, DONE, index), (j >> 2) - 1 & 1)
             if place.request.source > 0:
-                prepare(self, operands, place, taps)
+                prepare(self, operands, place)
                 write_meta(self, operands, place)
-            if thread == 0:
+            if channel == 0:
                 self.announce(operands, place, item, j + 1 < count)
             cute.arch.mbarrier_arrive(barrier_at(shared, OPS_FULL, index))
         if cutlass.const_expr(self.dim_first):
-            if thread == 0:
+            if thread % PREP_THREADS == 0:
                 cute.arch.cp_async_bulk_wait_group(0)
 
     @cute.jit
@@ -342,6 +348,14 @@ def init_barriers(shared):
         cute.arch.mbarrier_init(barrier_at(shared, OPS_FULL, block), PREP_THREADS)
         cute.arch.mbarrier_init(barrier_at(shared, DONE, block), SCAN_THREADS)
     cute.arch.mbarrier_init_fence()
+
+
+def unhoisted(value: Int32) -> Int32:
+    """The value, of which the compiler does not know that it is the same in every pass of a loop.
+
+    What is computed from it is computed again in each pass, instead of once into registers that the loop then lacks.
+    """
+    return Int32(llvm.inline_asm(Int32.mlir_type, [value.ir_value()], "mov.b32 $0, $1;", "=r,r", has_side_effects=True))
 
 
 def block_of(j: Int32) -> Int32:

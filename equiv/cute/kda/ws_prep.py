@@ -29,16 +29,6 @@ CHUNKS = DIM // 16
 """Matrix instructions over the 128 columns of F_A."""
 
 
-class Taps:
-    """A channel's convolution weights and biases of q, k and v; read before the staged data are waited for."""
-
-    def __init__(self, shape, mW, mBias, channel: Int32):
-        self.weights = [[Float32(mW[part, tap, channel]) for tap in range(TAPS)] for part in range(PARTS)]
-        self.bias = [
-            Float32(mBias[part * shape.dim + channel]) if shape.has_bias else Float32(0.0) for part in range(PARTS)
-        ]
-
-
 class Place:
     """Where a prep thread works on an item: its buffers and indices.
 
@@ -60,45 +50,67 @@ def sync(place: Place):
 
 
 @cute.jit
-def prepare(shape, operands, place, taps):
+def prepare(shape, operands, place):
     """All of an item's operands; the staging buffer may be filled again after its last barrier."""
     thread, channel = place.thread, place.head * DIM + place.thread
-    bias = Float32(operands.dt_bias[channel])
-    rate = triton_exp(Float32(operands.a_log[place.head]))
-    convolved = []
-    for part in cutlass.range_constexpr(PARTS):
-        inputs = staged_inputs(shape, place, part)
-        write_window(shape, place, operands.conv_state, part, inputs)
-        convolved.append(convolve(shape, inputs, taps, part))
+    # First, while few registers are in use: it takes the most.
+    project_gate(shape, place, operands.f_b)
+    squares = convolve_parts(shape, operands, place, channel)
     if cutlass.const_expr(shape.dim_first):
         fence_async_shared()
-    raw = place.raw + thread
-    project_gate(shape, place, operands.f_b)
-    q, k = ([Float32(one) for one in convolved[part]] for part in range(2))
-    squares = [mul_rn(one, one) for one in (*q, *k)]
     squares += [Float32(0.0)] * (shape.layout.sums - len(squares))
     store_partial(place.sums, shape.layout.sums, spread_sums(squares, place.lane), place.warp, place.lane)
-    gates = place.stage + shape.layout.window + PARTS * DIM + thread
-    for token in cutlass.range_constexpr(shape.tokens):
-        vectors = place.block + token * TOKEN + thread
-        (vectors + V).store(Float32(convolved[2][token]))
-        (vectors + GATE).store(sigmoid(Float32((gates + token * TOKEN).load())))
-        gate = (raw + token * DIM).load()
-        (vectors + DECAY).store(decay(Float32(gate), bias, rate, operands.lower_bound))
-        if cutlass.const_expr(shape.record):
-            record = operands.key_gate[place.number, place.head, token, None].iterator + thread
-            record.store(convolved[1][token])
-            (record + DIM).store(gate)
+    write_gates(shape, operands, place, channel)
     sync(place)
     if cutlass.const_expr(shape.dim_first):
         if thread == 0:
             store_bulk(shape, place.stage, operands.conv_state, place.request.first, place.head)
-    for token in cutlass.range_constexpr(shape.tokens):
-        vectors = place.block + token * TOKEN + thread
+    for token in cutlass.range(shape.tokens, unroll=1):
+        q, k = place.block + token * TOKEN + Q + thread, place.block + token * TOKEN + K + thread
         q_factor = inverse_norm(block_total(place.sums, token))
         k_factor = inverse_norm(block_total(place.sums, shape.tokens + token))
-        (vectors + Q).store(mul_rn(mul_rn(q[token], q_factor), operands.scale))
-        (vectors + K).store(mul_rn(k[token], k_factor))
+        q.store(mul_rn(mul_rn(q.load(), q_factor), operands.scale))
+        k.store(mul_rn(k.load(), k_factor))
+
+
+def convolve_parts(shape, operands, place: Place, channel: Int32) -> list[Float32]:
+    """Convolution, window and operand block of q, k and v; the squares of the q of all tokens, then of the k."""
+    squares = []
+    for part in range(PARTS):
+        inputs = staged_inputs(shape, place, part)
+        write_window(shape, place, operands.conv_state, part, inputs)
+        for token, value in enumerate(convolve(shape, operands, channel, part, inputs)):
+            keep_convolved(shape, operands, place, part, token, value)
+            if part != 2:
+                squares.append(mul_rn(Float32(value), Float32(value)))
+    return squares
+
+
+def record_at(operands, place: Place, token: int) -> cute.Pointer:
+    """The thread's key in the record of a token; its raw gate is DIM behind."""
+    return operands.key_gate[place.number, place.head, token, None].iterator + place.thread
+
+
+def keep_convolved(shape, operands, place: Place, part: int, token: int, value: BFloat16):
+    """q, k or v of a token into the operand block, q and k to be normalised there; k into its record."""
+    (place.block + token * TOKEN + (Q, K, V)[part] + place.thread).store(Float32(value))
+    if shape.record and part == 1:
+        record_at(operands, place, token).store(value)
+
+
+@cute.jit
+def write_gates(shape, operands, place: Place, channel: Int32):
+    """Decays and the output gate's sigmoid of all tokens; the raw gate into its record."""
+    bias = Float32(operands.dt_bias[channel])
+    rate = triton_exp(Float32(operands.a_log[place.head]))
+    output_gates = place.stage + shape.layout.window + PARTS * DIM + place.thread
+    for token in cutlass.range(shape.tokens, unroll=1):
+        vectors = place.block + token * TOKEN + place.thread
+        (vectors + GATE).store(sigmoid(Float32((output_gates + token * TOKEN).load())))
+        gate = (place.raw + token * DIM + place.thread).load()
+        (vectors + DECAY).store(decay(Float32(gate), bias, rate, operands.lower_bound))
+        if cutlass.const_expr(shape.record):
+            (record_at(operands, place, token) + DIM).store(gate)
 
 
 def staged_inputs(shape, place: Place, part: int) -> list[BFloat16]:
@@ -112,14 +124,17 @@ def staged_inputs(shape, place: Place, part: int) -> list[BFloat16]:
     return window + [(rows + token * TOKEN).load() for token in range(shape.tokens)]
 
 
-def convolve(shape, inputs: list[BFloat16], taps: Taps, part: int) -> list[BFloat16]:
+def convolve(shape, operands, channel: Int32, part: int, inputs: list[BFloat16]) -> list[BFloat16]:
     """Causal convolution and SiLU of each token: an FMA chain over the taps from the bias, one rounding to BF16."""
+    mW = operands.weight
+    weights = [Float32(mW[part, tap, channel]) for tap in range(TAPS)]
+    bias = Float32(operands.bias[part * shape.dim + channel]) if shape.has_bias else Float32(0.0)
     wide = [Float32(one) for one in inputs]
     results = []
     for token in range(shape.tokens):
-        total = taps.bias[part]
+        total = bias
         for tap in range(TAPS):
-            total = fma_rn(wide[token + tap], taps.weights[part][tap], total)
+            total = fma_rn(wide[token + tap], weights[tap], total)
         results.append(BFloat16(silu(total)))
     return results
 
@@ -146,7 +161,8 @@ def project_gate(shape, place, mFb):
     quarter, group = place.lane % 4, place.lane // 4
     tokens = place.stage + shape.layout.window + 4 * DIM + (group % shape.tokens) * TOKEN + quarter * 4
     b = [words(tokens + chunk * 16) for chunk in range(CHUNKS)]
-    for tile in cutlass.range_constexpr(2):
+    # One by one where many tokens leave few registers.
+    for tile in cutlass.range(2, unroll=2 if shape.tokens == 1 else 1):
         feature = place.warp * 32 + tile * 16 + group
         weights = mFb.iterator + Int64(place.head * DIM + feature) * mFb.stride[0] + quarter * 4
         total = gate_tile(shape, weights, 8 * mFb.stride[0], b)
