@@ -1,8 +1,8 @@
 """`KdaWS`: a KDA decode step for wide batches as one persistent kernel whose warps have roles.
 
-Letters: B requests, T tokens, H heads, D = 128 H. An item is a request's head, item = request * H + head. CTA c of n walks
-items floor(B H c / n) up to floor(B H (c + 1) / n). Two prep groups take its items by turns and turn them into operand
-blocks (`ws_prep`); the scan group runs the recurrence over them (`ws_scan`).
+Letters: B requests, T tokens, H heads, D = 128 H. An item is a request's head, item = request * H + head. CTA c of n
+walks items floor(B H c / n) up to floor(B H (c + 1) / n). Two prep groups take its items by turns and turn them into
+operand blocks (`ws_prep`); the scan group runs the recurrence over them (`ws_scan`).
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class KdaWS:
         self.layout = Layout(tokens, window if conv_dim_first else 3)
         if self.layout.bytes > LIMIT:
             raise UsageError(
-                f"tokens={tokens} and window={window} need {self.layout.bytes} bytes of shared memory, a CTA has {LIMIT}"
+                f"tokens={tokens} and window={window} need {self.layout.bytes} bytes of shared memory; there are {LIMIT}"
             )
 
     @property
@@ -314,9 +314,8 @@ class KdaWS:
             if channel == 0:
                 self.announce(operands, place, item, j + 1 < count)
             cute.arch.mbarrier_arrive(barrier_at(shared, OPS_FULL, index))
-        if cutlass.const_expr(self.dim_first):
-            if thread % PREP_THREADS == 0:
-                cute.arch.cp_async_bulk_wait_group(0)
+        if cutlass.const_expr(self.dim_first) and thread % PREP_THREADS == 0:
+            cute.arch.cp_async_bulk_wait_group(0)
 
     @cute.jit
     def stage_item(self, operands, stage, item: Int32, thread: Int32):

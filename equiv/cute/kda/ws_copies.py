@@ -34,13 +34,15 @@ class Request:
 
 @cute.jit
 def item_slots(shape, mSlots, mAccepted, request: Int32):
-    """The slots of a request; it is absent if the one its state is read from is not positive."""
+    """The slots of a request; it is absent if the first or the one its state is read from is not positive."""
     first = Int32(mSlots[request, 0])
     offset = Int32(0)
     source = first
     if cutlass.const_expr(shape.tokens > 1 and not shape.record):
         offset = Int32(mAccepted[request]) - 1
         source = Int32(mSlots[request, offset])
+        if first <= 0:
+            source = Int32(0)
     return Request(cutlass.max(source, 0), first, offset)
 
 

@@ -62,9 +62,8 @@ def prepare(shape, operands, place):
     store_partial(place.sums, shape.layout.sums, spread_sums(squares, place.lane), place.warp, place.lane)
     write_gates(shape, operands, place, channel)
     sync(place)
-    if cutlass.const_expr(shape.dim_first):
-        if thread == 0:
-            store_bulk(shape, place.stage, operands.conv_state, place.request.first, place.head)
+    if cutlass.const_expr(shape.dim_first) and thread == 0:
+        store_bulk(shape, place.stage, operands.conv_state, place.request.first, place.head)
     for token in cutlass.range(shape.tokens, unroll=1):
         q, k = place.block + token * TOKEN + Q + thread, place.block + token * TOKEN + K + thread
         q_factor = inverse_norm(block_total(place.sums, token))
@@ -155,7 +154,7 @@ def project_gate(shape, place, mFb):
     """raw[token, feature] = BF16(F_A . F_B) of the warp's 32 features: two tiles of 16 by `mma.sync`.
 
     A is F_B, B is F_A with a token a column; column n is token n mod T, columns from T on are not used. A lane reads
-    four neighbouring columns 16 c + 4 quarter .. + 3 of both and takes them for k = 2 quarter + {0, 1, 8, 9} of chunk c.
+    columns 16 c + 4 quarter .. + 3 of both at once and takes them for k = 2 quarter + {0, 1, 8, 9} of chunk c.
     Gate mode 1 sums chunks 2 w, 2 w + 1 in a chain of their own, then ((w0 + w1) + w2) + w3; mode 0 is one chain.
     """
     quarter, group = place.lane % 4, place.lane // 4
