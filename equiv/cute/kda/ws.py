@@ -120,7 +120,7 @@ class KdaWS:
         self.layout = Layout(tokens, window if conv_dim_first else 3)
         if self.layout.bytes > LIMIT:
             raise UsageError(
-                f"tokens={tokens} and window={window} need {self.layout.bytes} bytes of shared memory; there are {LIMIT}"
+                f"tokens={tokens} and window={window} need {self.layout.bytes} shared bytes of the {LIMIT} there are"
             )
 
     @property

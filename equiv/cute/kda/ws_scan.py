@@ -11,7 +11,7 @@ from cutlass import BFloat16, Float32, Int32, Int64, cute
 
 from equiv.cute.kda.formulas import fma2, inverse_rms, mul2, mul_rn, sub_rn
 from equiv.cute.kda.ws_copies import view
-from equiv.cute.kda.ws_layout import BETA, DECAY, GATE, PAGE, SLOTS, TOKEN, K, Q, V, meta
+from equiv.cute.kda.ws_layout import DECAY, GATE, PAGE, TOKEN, K, Q, V
 from equiv.cute.kda.ws_sums import ROWS, block_total, from_row_owners, row_sum, spread_sums, store_partial
 from equiv.geometry.kda import DIM
 
