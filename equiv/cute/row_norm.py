@@ -17,12 +17,23 @@ CHUNK = 8
 CHAINS = 4
 
 
-def row_factors(rows: list[cute.Pointer], eps: Float32, lane: Int32) -> list[Float32]:
-    """1 / sqrt(mean of squares + eps) of each row, in every lane; the loads of all rows are under way together.
+@cute.jit
+def row_factors(rows: list[cute.Pointer], eps: Float32, lane: Int32) -> Float32:
+    """1 / sqrt(mean of squares + eps) of row `lane % len(rows)`; the loads of all rows are under way together.
 
-    Lane l holds columns 256 i + 8 l .. + 7 for i = 0 .. 5; its e-th column is added to chain e mod 4.
+    Lane l holds columns 256 i + 8 l .. + 7 of each row for i = 0 .. 5; its e-th column is added to chain e mod 4.
     """
-    return [factor_of(rX, eps) for rX in [load_row(row, lane) for row in rows]]
+    totals = sums_of(rows, lane)
+    mine = totals[0]
+    for m in cutlass.range_constexpr(1, len(totals)):
+        if lane % len(totals) == m:
+            mine = totals[m]
+    return factor_of(mine, eps)
+
+
+def sums_of(rows: list[cute.Pointer], lane: Int32) -> list[Float32]:
+    """Each row's sum of squares, in every lane."""
+    return [squares(chunks) for chunks in [load_row(row, lane) for row in rows]]
 
 
 def load_row(row: cute.Pointer, lane: Int32) -> list[cute.TensorSSA]:
@@ -31,15 +42,20 @@ def load_row(row: cute.Pointer, lane: Int32) -> list[cute.TensorSSA]:
 
 
 @cute.jit
-def factor_of(chunks: list[cute.TensorSSA], eps: Float32) -> Float32:
-    """`row_factors` of the row of which this lane holds `chunks`."""
+def squares(chunks: list[cute.TensorSSA]) -> Float32:
+    """Sum of the squares of the row of which this lane holds `chunks`, in every lane."""
     rC = cute.make_rmem_tensor(CHAINS, Float32)
     rC.fill(0.0)
     for i in cutlass.range_constexpr(len(chunks)):
         rX = chunks[i].to(Float32)
         for j in cutlass.range_constexpr(CHUNK):
             rC[j % CHAINS] = cute.math.fma(rX[j], rX[j], rC[j % CHAINS])
-    total = warp_sum((rC[0] + rC[1]) + (rC[2] + rC[3]))
+    return warp_sum((rC[0] + rC[1]) + (rC[2] + rC[3]))
+
+
+@cute.jit
+def factor_of(total: Float32, eps: Float32) -> Float32:
+    """1 / sqrt(total / 1536 + eps)."""
     return cute.math.rsqrt(total / Float32(RANK) + eps, approx=True)
 
 

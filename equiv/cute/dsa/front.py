@@ -196,7 +196,7 @@ class IndexFrontMma:
     @cute.jit
     def multiply(self, cta, accumulator: Int32):
         """Every block in four steps of 16 columns, in ascending order; the first step overwrites; one thread."""
-        plan = self.plan
+        plan = cta.plan
         instruction = bf16_instruction(DIM, plan.n)
         with cute.arch.elect_one():
             for block in cutlass.range(plan.blocks, unroll=1):

@@ -15,7 +15,7 @@ from equiv.geometry.front import RANK
 CHUNKS = BLOCK_COLUMNS // CHUNK
 THREADS = 32 * WARPS
 TOGETHER = 4
-"""Rows whose loads a warp has under way at once."""
+"""Rows whose loads a warp has under way at once; lane l tells row l mod 4 to CTA l // 4 of the cluster."""
 
 
 @cute.jit
@@ -39,14 +39,13 @@ def factors(cta, mRows, eps: Float32, warp: Int32, lane: Int32):
     for first in cutlass.range(warp * ctas + rank, cta.valid, TOGETHER * WARPS * ctas, unroll=1):
         places = [first + m * WARPS * ctas for m in range(TOGETHER)]
         rows = [row_of(mRows, cta.first_row + cutlass.min(place, cta.valid - 1)) for place in places]
-        found = row_factors(rows, eps, lane)
-        for m in cutlass.range_constexpr(TOGETHER):
-            if places[m] < cta.valid:
-                if cutlass.const_expr(plan.shares_factors):
-                    if lane < ctas:
-                        push(cta.factors + places[m], found[m], cta.factors_full, lane)
-                elif lane == 0:
-                    cta.factors[places[m]] = found[m]
+        factor = row_factors(rows, eps, lane)
+        place = first + lane % TOGETHER * (WARPS * ctas)
+        if place < cta.valid and lane // TOGETHER < ctas:
+            if cutlass.const_expr(plan.shares_factors):
+                push(cta.factors + place, factor, cta.factors_full, lane // TOGETHER)
+            else:
+                cta.factors[place] = factor
     if cutlass.const_expr(plan.shares_factors):
         cute.arch.mbarrier_wait(cta.factors_full, 0)
     sync_warps()

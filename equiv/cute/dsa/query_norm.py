@@ -10,7 +10,7 @@ from cutlass import Float32, cute
 from equiv.cute.access import load_vector, store_vector
 from equiv.cute.fixed import Fixed
 from equiv.cute.host import compiled, dynamic, stream_of
-from equiv.cute.row_norm import CHUNK, factor_of, load_row, row_of, scaled_chunk
+from equiv.cute.row_norm import CHUNK, factor_of, load_row, row_of, scaled_chunk, squares
 from equiv.errors import UsageError
 from equiv.geometry.front import RANK
 
@@ -47,7 +47,7 @@ class QueryNorm(Fixed):
         cute.arch.griddepcontrol_wait()
         if row < mOut.shape[0]:
             chunks = load_row(row_of(mRows, row), lane)
-            factor = factor_of(chunks, eps)
+            factor = factor_of(squares(chunks), eps)
             for i in cutlass.range_constexpr(len(chunks)):
                 at = (32 * i + lane) * CHUNK
                 store_vector(

@@ -1,0 +1,49 @@
+"""Declarations of the front's candidate: one a split, told apart in numbers; its rows on one warp."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from equiv.dsa_front import PAIR
+from equiv.rounding.declarations import find
+from equiv.rounding.declarations.front_candidate import row_order
+from equiv.rounding.front_ledger import LEDGER
+
+CUTE = {"nvidia-cutlass-dsl": "4.8.1"}
+
+
+@pytest.mark.parametrize("split", [1, 2, 4])
+def test_each_form_is_known_and_adds_its_slices_in_ascending_order(split: int) -> None:
+    found = find("dsa_front", "candidate", CUTE, "sm_100a", f"split{split}")
+    assert found is not None
+    LEDGER.check(found.variants)
+    assert set(found.orders) == {"row.squares", "projection", "key.sum", "key.squares"}
+    projection = found.order("projection")
+    chains = [node for node in projection.nodes if node[0] == "mma"]
+    assert len(chains) == 96
+    assert [projection.covers[i] for i in projection.below(projection.roots[0])] == {
+        1: [tuple(range(1520))],
+        2: [tuple(range(768)), tuple(range(768, 1536))],
+        4: [tuple(range(1152)), tuple(range(1152, 1536))],
+    }[split]
+
+
+def test_forms_that_the_pair_names_are_the_declared_ones() -> None:
+    assert PAIR.forms["candidate"] == ("split1", "split2", "split4")
+    assert find("dsa_front", "candidate", CUTE, "sm_100a") is None
+
+
+def test_a_rows_squares_go_to_four_chains_a_lane() -> None:
+    # 2^24 in column 0 swallows a 1 that meets it alone, but not two of them that have met before.
+    def total(*columns: int) -> float:
+        x = np.zeros(1536, np.float32)
+        x[0] = 2.0**12
+        x[list(columns)] = 1
+        return float(row_order().dot(x.view(np.uint32), x.view(np.uint32)).view(np.float32)[0])
+
+    assert total(4, 256) == 2.0**24  # the same chain, one after the other
+    assert total(1) == 2.0**24  # c0 + c1
+    assert total(2, 3) == 2.0**24 + 2  # c2 + c3 first
+    assert total(128) == 2.0**24  # lane 16
+    assert total(64, 192) == 2.0**24 + 2  # lanes 8 and 24 meet first
