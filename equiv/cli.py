@@ -95,11 +95,12 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--json", action="store_true", help="as JSON")
     doctor.set_defaults(command=commands.doctor)
 
-    bench = commands_.add_parser("bench", help="how fast the parts are on this machine, one core")
+    bench = commands_.add_parser("bench", help="how fast the parts are here: one core, or a GPU")
     bench.add_argument(
         "subject",
-        choices=("numerics", "emulator"),
-        help="numerics: the C twins of instructions; emulator: kernels, Triton's interpreter beside it, set-up",
+        choices=("numerics", "emulator", "kda", "dsa_front"),
+        help="numerics: the C twins of instructions; emulator: kernels, Triton's interpreter beside it, set-up; "
+        "kda, dsa_front: fused kernels beside the stock chains on a GPU",
     )
     bench.add_argument("--json", action="store_true", help="as JSON")
     bench.set_defaults(command=commands.bench)

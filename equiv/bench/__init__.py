@@ -115,6 +115,28 @@ def numerics() -> Iterator[Figure]:
         yield special_function(instruction)
 
 
+def kda() -> Iterator[Measure]:
+    """The figures of `equiv bench kda`.
+
+    Raises:
+        UnsupportedError: there is no GPU.
+    """
+    from equiv.bench import kda_step
+
+    yield from kda_step.figures()
+
+
+def dsa_front() -> Iterator[Measure]:
+    """The figures of `equiv bench dsa_front`.
+
+    Raises:
+        UnsupportedError: there is no GPU.
+    """
+    from equiv.bench import front
+
+    yield from front.figures()
+
+
 def emulator() -> Iterator[Figure | Measure]:
     """The figures of `equiv bench emulator`.
 

@@ -66,6 +66,15 @@ def project_kernel(
     tl.store(projected + o_b[None, :] * N + o_n[:, None], b_acc.to(tl.bfloat16), mask=m_b[None, :])
 
 
+def normalise_rows(projected: torch.Tensor, w_qa: torch.Tensor, eps: float) -> torch.Tensor:
+    """RMSNorm of the latent, one launch: BF16 [B, 1536] from columns 0..1535 of BF16 [B, width] with dense rows."""
+    latent = torch.empty((projected.shape[0], RANK), dtype=torch.bfloat16, device=projected.device)
+    normalise_rows_kernel[(projected.shape[0],)](
+        projected, w_qa, latent, projected.stride(0), eps, K=RANK, BLOCK=NORM_BLOCK, num_warps=NORM_WARPS
+    )
+    return latent
+
+
 def dsa_front(
     projected: torch.Tensor,
     q_c: torch.Tensor | None,
@@ -115,12 +124,7 @@ def dsa_front(
         UsageError: `key_round` is unknown.
     """
     batch = projected.shape[0]
-    latent = q_c
-    if latent is None:
-        latent = torch.empty((batch, RANK), dtype=torch.bfloat16, device=projected.device)
-        normalise_rows_kernel[(batch,)](
-            projected, w_qa, latent, projected.stride(0), eps, K=RANK, BLOCK=NORM_BLOCK, num_warps=NORM_WARPS
-        )
+    latent = normalise_rows(projected, w_qa, eps) if q_c is None else q_c
     q = torch.empty((batch, HEADS, DIM), dtype=torch.bfloat16, device=projected.device)
     project_kernel[(OUTPUTS // TILE_OUTPUTS, triton.cdiv(batch, TILE_ROWS))](
         latent,

@@ -61,3 +61,13 @@ def test_another_subject_is_a_usage_error(capsys: pytest.CaptureFixture[str]) ->
     with pytest.raises(SystemExit, match="2"):
         main(["bench", "poetry"])
     assert "invalid choice: 'poetry' (choose from 'numerics', 'emulator')" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("subject", ["kda", "dsa_front"])
+def test_a_benchmark_of_a_gpu_says_that_there_is_none(subject: str, capsys: pytest.CaptureFixture[str]) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    assert main(["bench", subject]) == 3
+    assert capsys.readouterr().err == "equiv: needs gpu: this benchmark measures a GPU and there is none\n"
