@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 from front_cases import FP4, case
@@ -13,14 +14,19 @@ from equiv.device import device
 from equiv.dsa_front import PAIR, parties
 from equiv.runner import run_party
 
+if TYPE_CHECKING:
+    from equiv.records import Bits
+
 ORACLE = "equiv.triton_ref.dsa_front"
 
 
-def test_every_axis_that_a_kernel_must_know_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("party", ["oracle", "candidate"])
+def test_every_axis_that_a_kernel_must_know_reaches_it(party: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
-    monkeypatch.setattr(f"{ORACLE}.dsa_front", lambda **given: seen.update(given))
+    module = ORACLE if party == "oracle" else "equiv.cute.dsa.front_host"
+    monkeypatch.setattr(f"{module}.dsa_front", lambda **given: seen.update(given))
     one = case(rows="packed", key_round="f32", key_floor=1e-10, eps=1e-3, key_eps=1e-4, **FP4)
-    parties.oracle(one, {"projected": 1, "w_out": 2})
+    getattr(parties, party)(one, {"projected": 1, "w_out": 2})
     assert seen == {
         "projected": 1, "q_c": None, "w_out": 2, "key_at": 2112, "weight_at": 2240, "fp4": True, "mx": True,
         "key_round": "f32", "key_floor": 1e-10, "eps": 1e-3, "key_eps": 1e-4,
@@ -61,18 +67,31 @@ def test_the_oracle_runs_without_a_case_and_with_its_defaults() -> None:
     assert given["w_out"][0, :2].tolist() == [2.0**-48, 2.0**-7]
 
 
-def small_tiles(case_batch: int) -> list[int]:
-    """Requests of a batch, one from each block of 16."""
-    return list(range(3, case_batch, 16))
+def first(inputs: dict[str, Bits], count: int) -> dict[str, Bits]:
+    """The inputs of the first few requests of a batch."""
+    return {name: bits[:count] if name in {"projected", "q_c", "slots"} else bits for name, bits in inputs.items()}
 
 
-def test_a_request_does_not_depend_on_its_neighbours_in_the_oracle() -> None:
-    large = case(batch=37)
-    inputs = PAIR.inputs(large)
-    here = device("emulated:sm_90a")
-    whole = run_party(PAIR, "oracle", large, inputs, here).outputs
-    for at in small_tiles(37):
-        alone = {name: bits[at : at + 1] if name in {"projected", "slots"} else bits for name, bits in inputs.items()}
-        one = run_party(PAIR, "oracle", case(batch=1), alone, here).outputs
-        assert (one["q_codes"][0] == whole["q_codes"][at]).all()
-        assert (one["weights"][0] == whole["weights"][at]).all()
+@pytest.mark.parametrize(
+    ("party", "arch", "batches"), [("oracle", "sm_90a", (37, 20, 1)), ("candidate", "sm_100a", (16, 3))]
+)
+def test_a_request_does_not_depend_on_the_others_of_its_tiling(party: str, arch: str, batches: tuple[int, ...]) -> None:
+    """The oracle has one tiling for all batches, the candidate one for 1 to 16."""
+    large = case(batch=batches[0])
+    inputs, here = PAIR.inputs(large), device(f"emulated:{arch}")
+    whole = run_party(PAIR, party, large, inputs, here).outputs
+    for batch in batches[1:]:
+        found = run_party(PAIR, party, case(batch=batch, pages=2), first(inputs, batch), here).outputs
+        for name in ("q_codes", "weights", "key_codes"):
+            np.testing.assert_array_equal(found[name], whole[name][:batch], err_msg=f"{name} of {batch}")
+
+
+def test_between_tilings_with_other_slices_the_candidates_bits_change_as_declared() -> None:
+    """From 48 to 49 requests the slices go from four to two: the same requests, other sums, some other codes."""
+    inputs = PAIR.inputs(case({"latent": "mirrored", "w_q": "mirrored"}, batch=49, normalized=True))
+    found = []
+    for batch in (48, 49):
+        one = case(batch=batch, normalized=True, pages=2)
+        declared = PAIR.declared("candidate", {"nvidia-cutlass-dsl": "4.8.1"}, "sm_100a", one)
+        found.append(PAIR.model(one, first(inputs, batch), declared)["q_codes"][:48])
+    assert 0.001 < (found[0] != found[1]).mean() < 0.2
