@@ -48,7 +48,7 @@ def projection(variant: str, split: int = 1, terms: int = RANK) -> Order:
 
 
 def _serial(first: int) -> Node:
-    """Triton 3.6 on sm_90a: a chain in ascending order that starts with the second square, rounded; all others fused."""
+    """Triton 3.6 on sm_90a: a chain in ascending order, each square but the second fused."""
     return chain(leaves(range(first + 2, first + EACH)), Fma(first, Leaf(first + 1)), fused=True)
 
 
