@@ -44,6 +44,11 @@ SPECIALS = (
 _SPECIAL_NUMBER = {name: number for number, name in enumerate(SPECIALS)}
 _SHARED_ADDRESS = _SPECIAL_NUMBER["shared address"]
 _ALWAYS = _SPECIAL_NUMBER["always"]
+_CLOCKS = {
+    "%clock": (32, 0), "%clock_hi": (32, 32), "%clock64": (64, 0),
+    "%globaltimer": (64, 0), "%globaltimer_lo": (32, 0), "%globaltimer_hi": (32, 32),
+}  # fmt: skip
+"""Counters of a warp's instructions: bits, and which of the 64."""
 _ZERO_SPECIALS = frozenset({"tid.w", "ctaid.w", "clusterid.w", "cluster_ctaid.w"})
 ARCHITECTURES = {"sm_90a": 90, "sm_90": 90, "sm_100a": 100, "sm_100": 100}
 
@@ -146,6 +151,11 @@ class Decoder:
             if not isinstance(operand, Immediate) or operand.kind != "int":
                 raise _MisfitError(f"operand {spec.name} must be an integer constant")
             found.add(Slot(spec.name, "const", "b64", 64), Place("value", value=operand.bits))
+        elif spec.kind == "clock":
+            bits, shift = _CLOCKS.get(operand.name, (0, 0)) if isinstance(operand, Special) else (0, 0)
+            if bits != TYPE_BITS[mods["type"]]:
+                raise _MisfitError(f"operand {spec.name} is no counter of {TYPE_BITS[mods['type']]} bits")
+            found.add(Slot(spec.name, "const", "b64", 64), Place("value", value=shift))
         elif spec.kind == "ignored":
             self._source(spec, type_name, operand, spec.name, _Operands())
         elif spec.second:
@@ -293,7 +303,8 @@ def _special(operand: Special, type_name: str) -> Place:
     name = operand.name.removeprefix("%")
     name = "zero" if name in _ZERO_SPECIALS else name
     if name not in _SPECIAL_NUMBER:
-        raise _MisfitError(f"special register {operand.name} is not supported")
+        known = "is only read by a mov of its width" if operand.name in _CLOCKS else "is not supported"
+        raise _MisfitError(f"special register {operand.name} {known}")
     return Place("special", name=name, bits=TYPE_BITS[type_name])
 
 

@@ -65,7 +65,7 @@ class Note(ctypes.Structure):
 # FaultKind of csrc/runtime.h.
 (_, OUT_OF_BOUNDS, MISALIGNED, READ_ONLY, SHARED_BOUNDS, LOCAL_BOUNDS, PARAM_BOUNDS, TRAP, BARRIER, BUDGET, DEADLOCK,
  VALUE, MATRIX, MBARRIER, COPY, UNWRITTEN, PEER, RACE) = range(18)  # fmt: skip
-_BARRIER, _LANES, _WARP_SYNC, _CLUSTER, _MBARRIER = range(1, 6)
+_BARRIER, _LANES, _WARP_SYNC, _CLUSTER, _MBARRIER, _TENSOR = range(1, 7)
 _SPACES = ("global", "global", "shared", "local", "parameter")
 _BARRIER_PROBLEMS = (
     "barrier {0} does not exist (0 to 15)",
@@ -219,13 +219,14 @@ def _deadlock(kernel: Kernel, grid: tuple[int, int, int], stop: Stop) -> str:
     lines = []
     for one in waiting[:WAITING_SHOWN]:
         # A barrier is behind the instruction at which its lanes resume.
-        pc = one.pc if one.wait in {_LANES, _MBARRIER} else one.pc - 1
+        pc = one.pc if one.wait in {_LANES, _MBARRIER, _TENSOR} else one.pc - 1
         what = {
             _BARRIER: f"at barrier {one.id} for {one.need} threads, {one.arrived} have arrived",
             _LANES: f"for lanes {one.need & ~one.mask:#010x} to execute it with them",
             _WARP_SYNC: f"for lanes {one.need & ~one.mask:#010x} to reach bar.warp.sync",
             _CLUSTER: f"for phase {one.need} of the cluster barrier",
-            _MBARRIER: _mbarrier(kernel, one, stop.variables),
+            _MBARRIER: _mbarrier(kernel, one, stop.variables) if one.wait == _MBARRIER else "",
+            _TENSOR: f"for {one.id} columns of tensor memory in a row, {one.need} are free",
         }[one.wait]
         lines.append(f"  {_cta(one.cta, grid)} warp {one.warp} lanes {one.mask:#010x} wait {what}: {_at(kernel, pc)}")
     more = [f"  and {count - WAITING_SHOWN} more"] if count > WAITING_SHOWN else []

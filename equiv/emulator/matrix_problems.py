@@ -20,7 +20,6 @@ PROBLEMS: Final = (
     "M = {0}, N = {1} is not a shape of this instruction",
     "no host memory",
     "{0} columns: tcgen05.alloc takes 32, 64, 128, 256 or 512",
-    "no room for {0} columns of tensor memory in a row, {1} are free; the emulator does not wait for a tcgen05.dealloc",
     "the CTA has given up its right to allocate (tcgen05.relinquish_alloc_permit)",
     "{1} columns from tensor memory address {0:#010x} are not all allocated",
     "tensor memory address {0:#010x} does not start an allocation of {1} columns",

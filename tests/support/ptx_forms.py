@@ -6,7 +6,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 from equiv.emulator.isa.table import TYPE_BITS, Entry, OperandSpec
-from equiv.emulator.ptx import Address, Immediate, Instruction, Kernel, Operand, Pair, Register, Symbol, Vector
+from equiv.emulator.ptx import Address, Immediate, Instruction, Kernel, Operand, Pair, Register, Special, Symbol, Vector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,6 +45,8 @@ def _operand(entry: Entry, spec: OperandSpec, mods: dict[str, str], numbers: Ite
         return Address(base, 0, (Vector(tuple(_register("s32", numbers) for _ in range(length))),))
     if spec.kind == "imm":
         return Immediate(4, "int")
+    if spec.kind == "clock":
+        return Special("%clock64" if TYPE_BITS[mods["type"]] == 64 else "%clock")
     if spec.kind in {"label", "table"}:
         return Symbol("here" if spec.kind == "label" else "list")
     many = entry.resolve(spec.length, mods)

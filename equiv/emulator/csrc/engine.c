@@ -72,6 +72,7 @@ static int can_run(Warp *w) {
             OBSERVE(w->launch, w, 0, EVENT_CLUSTER_PASS, 0);
         }
         if (f->wait == WAIT_MBARRIER && mbarrier_over(w->launch, f)) wake(w, f);
+        if (f->wait == WAIT_TENSOR && tensor_room(w->cta->tensor, f->id) < TENSOR_UNITS) wake(w, f);
         ready |= f->wait == READY;
     }
     return ready;
@@ -82,14 +83,14 @@ static int run_warp(Warp *w, uint64_t quantum, int *used) {
     Launch *launch = w->launch;
     const Op *code = launch->code;
     uint8_t *regs = w->regs;
-    uint64_t count = 0, lanes = 0;
+    uint64_t began = w->clock, lanes = 0;
     int result = NEXT;
     if (!select_fragment(w)) return NEXT;
     uint32_t pc = w->pc;
     for (;;) {
         const Op *o = code + pc;
         uint32_t m = w->active & (*(uint32_t *)(regs + o->guard) ^ o->flip);
-        count++;
+        w->clock++;
         if (__builtin_expect(m != 0, 1)) {
             lanes += (uint64_t)__builtin_popcount(m);
             result = o->run(w, o, m);
@@ -101,8 +102,9 @@ static int run_warp(Warp *w, uint64_t quantum, int *used) {
         } else if (result == FAULT) break;
         if ((!w->active || w->pc >= w->next) && !select_fragment(w)) break;
         pc = w->pc;
-        if (count >= quantum) break;
+        if (w->clock - began >= quantum) break;
     }
+    uint64_t count = w->clock - began;
     *used = count >= quantum;
     launch->instructions += count;
     launch->lane_instructions += lanes;

@@ -77,6 +77,7 @@ static void start_warp(Warp *w, const Request *r) {
     w->fragments = 0;
     w->carry = 0;
     w->expired = 0;
+    w->clock = 0;
     w->landings = w->wgmma_group = 0;
     memset(w->cluster_phase, 0, sizeof w->cluster_phase);
     memset(w->copy_group, 0, sizeof w->copy_group);

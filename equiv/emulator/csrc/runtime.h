@@ -23,7 +23,7 @@ typedef struct Launch Launch;
 typedef int Handler(Warp *, const Op *, uint32_t);
 
 typedef enum { NEXT = 0, JUMP, FAULT } Outcome; /* JUMP: the fragment list or pc changed, look again */
-typedef enum { READY = 0, WAIT_BARRIER, WAIT_LANES, WAIT_WARP_SYNC, WAIT_CLUSTER, WAIT_MBARRIER } Wait;
+typedef enum { READY = 0, WAIT_BARRIER, WAIT_LANES, WAIT_WARP_SYNC, WAIT_CLUSTER, WAIT_MBARRIER, WAIT_TENSOR } Wait;
 typedef enum {
     FAULT_NONE = 0, FAULT_OUT_OF_BOUNDS, FAULT_MISALIGNED, FAULT_READ_ONLY, FAULT_SHARED_BOUNDS, FAULT_LOCAL_BOUNDS,
     FAULT_PARAM_BOUNDS, FAULT_TRAP, FAULT_BARRIER, FAULT_BUDGET, FAULT_DEADLOCK, FAULT_VALUE, FAULT_MATRIX,
@@ -68,6 +68,7 @@ struct Warp {
     uint32_t id, carry;
     uint32_t cluster_phase[32]; /* per lane: cluster barrier phases it has arrived at */
     uint8_t *local;
+    uint64_t clock;   /* instructions it has executed, what %clock and its like show */
     uint32_t expired; /* lanes whose wait for an mbarrier ends without it */
     struct Landing *landing; /* results of wgmma that have not landed, in a launch with `late` (warp_mma.h) */
     uint32_t landings, landing_room, wgmma_group; /* wgmma_group: groups committed */

@@ -6,29 +6,26 @@
 #include "operands.h"
 #include "tensor_state.h"
 
+/* Where there is no room the warp waits for a tcgen05.dealloc by another one and then tries again. */
 static int tensor_alloc(Warp *w, const Op *o, Addresses *to, uint32_t columns) {
     Cta *c = w->cta;
-    uint32_t count = columns / TENSOR_UNIT, total = TENSOR_UNITS;
+    uint32_t count = columns / TENSOR_UNIT;
     if (columns < 32 || columns > 512 || columns & (columns - 1)) return matrix_fault(w, o, 0, PROBLEM_COLUMNS, columns, 0);
     if (!c->tensor && !(c->tensor = calloc(1, sizeof *c->tensor))) return matrix_fault(w, o, 0, PROBLEM_MEMORY, 0, 0);
     struct Tensor *t = c->tensor;
     if (t->relinquished) return matrix_fault(w, o, 0, PROBLEM_RELINQUISHED, columns, 0);
+    uint32_t at = tensor_room(t, columns), address = at * TENSOR_UNIT;
+    if (at == TENSOR_UNITS)
+        return park(w, o, FULL, (uint32_t)(o - w->launch->code), WAIT_TENSOR, columns, TENSOR_COLUMNS - tensor_used(t));
     if (shared_check(w, o, 1, to, 4, 4, 0)) return FAULT;
-    for (uint32_t at = 0; at < total; at++) {
-        uint32_t room = 0;
-        while (room < count && at + room < total && !t->used[at + room]) room++;
-        if (room < count) continue;
-        memset(t->used + at, 1, count);
-        t->size[at] = (uint8_t)count;
-        for (uint32_t lane = 0; lane < TENSOR_LANES; lane++) {
-            memset(t->word[lane] + at * TENSOR_UNIT, 0xff, columns * 4);
-            memset(t->written[lane] + at, 0, count * sizeof **t->written);
-        }
-        uint32_t address = at * TENSOR_UNIT;
-        memcpy((void *)to->at[0], &address, 4);
-        return NEXT;
+    memset(t->used + at, 1, count);
+    t->size[at] = (uint8_t)count;
+    for (uint32_t lane = 0; lane < TENSOR_LANES; lane++) {
+        memset(t->word[lane] + at * TENSOR_UNIT, 0xff, columns * 4);
+        memset(t->written[lane] + at, 0, count * sizeof **t->written);
     }
-    return matrix_fault(w, o, 0, PROBLEM_FULL, columns, TENSOR_COLUMNS - tensor_used(t));
+    memcpy((void *)to->at[0], &address, 4);
+    return NEXT;
 }
 
 static int tensor_dealloc(Warp *w, const Op *o, uint32_t address, uint32_t columns) {

@@ -195,6 +195,13 @@ ENTRIES = (
     Entry("cvt pack sat dtype=u8|s8|u4|s4|u2|s2 atype=s32 ctype=b32", "d=u32 a:s32 b:s32 c:b32", _pack_saturated),
     Entry("mov type=b16|u16|s16|b32|u32|s32|f32|b64|u64|s64|f64", "d=type a:type", "d = a;"),
     Entry("mov type=pred", "p=pred a:pred", "p_ = a_;", "warp"),
+    Entry(
+        "mov type=b32|u32|s32|b64|u64|s64",
+        "d=type k:clock",
+        "LANES(l) if (HAS(l)) d_[l] = w->clock >> k;",
+        "warp",
+        note="clocks and timers count the instructions of the warp: always growing, the same in every run, and no time",
+    ),
     *(Entry(f"mov type=b{count * bits}", f"d=type a:b{bits}*{count}", _pack(count, bits)) for count, bits in _PACKED),
     *(Entry(f"mov type=b{count * bits}", f"d=b{bits}*{count} a:type", _unpack(count, bits)) for count, bits in _PACKED),
 )

@@ -167,6 +167,7 @@ class _Run:
     def step(self, warp: Warp, pc: int, active: int) -> bool:
         """Executes one instruction for the lanes at it; whether some of them do not just go on to the next."""
         self.instructions += 1
+        warp.clock += 1
         step = self.program.steps[pc]
         mask = active
         if pc < len(self.program.kernel.instructions):

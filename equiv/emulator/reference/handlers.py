@@ -42,7 +42,8 @@ def _copy(step: Step) -> Handler | None:
 _FIND: dict[str, Callable[[Step], Handler | None]] = {
     "shfl": _always(warps.shuffle), "vote": _always(warps.vote), "match": _always(warps.match),
     "redux": _always(warps.redux), "elect": _always(warps.elect), "activemask": _always(warps.activemask),
-    **dict.fromkeys(("and", "or", "xor", "not", "mov"), _always(warps.predicate_logic)),
+    **dict.fromkeys(("and", "or", "xor", "not"), _always(warps.predicate_logic)),
+    "mov": lambda step: warps.clock if step.operand("k") else warps.predicate_logic,
     **dict.fromkeys(("add", "addc", "sub", "subc", "mad", "madc"), _always(warps.carry)),
     "ld": _always(warps.load), "st": partial(_async, warps.store),
     "atom": _always(atomics.atomic), "red": partial(_async, atomics.atomic),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LANES = 32
 FULL = 0xFFFF_FFFF
 BARRIERS = 16
-READY, BARRIER, GATHER, WARP_SYNC, CLUSTER, MBARRIER = range(6)
+READY, BARRIER, GATHER, WARP_SYNC, CLUSTER, MBARRIER, TENSOR = range(7)
 """What a fragment waits for; numbers as in csrc/runtime.h."""
 
 
@@ -173,6 +173,7 @@ class Warp:
         self.notes: dict[str, list[Any]] = {}
         self.pc = 0
         self.expired = 0
+        self.clock = 0
 
     def select(self) -> Fragment | None:
         """Takes the ready lanes at the lowest pc out of the fragments; None if none is ready."""

@@ -44,17 +44,16 @@ class Problem(IntEnum):
     TYPES = 8
     SHAPE = 9
     COLUMNS = 11
-    FULL = 12
-    RELINQUISHED = 13
-    NOT_ALLOCATED = 14
-    DEALLOC = 15
-    LANE_ACCESS = 16
-    LEAK = 17
-    SCALES = 18
-    SCALE_ID = 19
-    PACKED_OPERAND = 20
-    PAIR = 21
-    TRANSPOSED = 22
+    RELINQUISHED = 12
+    NOT_ALLOCATED = 13
+    DEALLOC = 14
+    LANE_ACCESS = 15
+    LEAK = 16
+    SCALES = 17
+    SCALE_ID = 18
+    PACKED_OPERAND = 19
+    PAIR = 20
+    TRANSPOSED = 21
 
 
 def problem(what: Problem, value: int = 0, other: int = 0, lane: int = 0) -> FaultError:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from equiv.emulator import faults
 from equiv.emulator.reference import mbarriers, tensor_memory
-from equiv.emulator.reference.machine import BARRIER, CLUSTER, MBARRIER, READY, Barrier
+from equiv.emulator.reference.machine import BARRIER, CLUSTER, MBARRIER, READY, TENSOR, Barrier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -104,8 +104,10 @@ def _round(grid: Grid, cluster: Cluster, step: Step, finish: Callable[[Warp], No
 def _can_run(grid: Grid, warp: Warp) -> bool:
     """Wakes fragments whose wait is a condition on state rather than an event."""
     for one in warp.fragments:
-        if (one.wait == CLUSTER and grid.cluster_phase >= one.need) or (
-            one.wait == MBARRIER and mbarriers.over(grid, one)
+        if (
+            (one.wait == CLUSTER and grid.cluster_phase >= one.need)
+            or (one.wait == MBARRIER and mbarriers.over(grid, one))
+            or (one.wait == TENSOR and tensor_memory.has_room(warp.cta, one.id))
         ):
             one.wait = READY
     return any(one.wait == READY for one in warp.fragments)

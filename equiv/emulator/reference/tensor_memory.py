@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from equiv.emulator.reference import mbarriers, operands, spaces
-from equiv.emulator.reference.machine import LANES
+from equiv.emulator.reference.machine import LANES, TENSOR
 from equiv.emulator.reference.operands import Problem, problem
 from equiv.emulator.reference.steps import lanes_of
 from equiv.emulator.reference.warps import addresses
@@ -53,15 +53,18 @@ class TensorMemory:
         """Every allocated column."""
         return {column for start, size in self.sizes.items() for column in range(start, start + size)}
 
-    def allocate(self, columns: int) -> int | None:
-        """The first free run of columns, now allocated, or None."""
+    def room(self, columns: int) -> int | None:
+        """The first free run of columns, or None."""
         taken = self.allocated()
         for start in range(0, COLUMNS - columns + 1, UNIT):
             if not any(column in taken for column in range(start, start + columns, UNIT)):
-                self.sizes[start] = columns
-                self.words[:, start : start + columns] = 0xFFFF_FFFF
                 return start
         return None
+
+    def allocate(self, start: int, columns: int) -> None:
+        """Takes a free run."""
+        self.sizes[start] = columns
+        self.words[:, start : start + columns] = 0xFFFF_FFFF
 
 
 def _memory(cta: Cta) -> TensorMemory:
@@ -103,8 +106,13 @@ def pair_member(warp: Warp, lane: int, pair: int, number: int) -> Cta:
     return warp.grid.ctas[rank + number]
 
 
-def allocate(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
-    """`tcgen05.alloc`: of a pair each CTA allocates its own."""
+def has_room(cta: Cta, columns: int) -> bool:
+    """Whether so many columns in a row are free."""
+    return _memory(cta).room(columns) is not None
+
+
+def allocate(warp: Warp, step: Step, mask: int, _: Observer | None) -> int:
+    """`tcgen05.alloc`: of a pair each CTA allocates its own. Where there is no room it waits for a `tcgen05.dealloc`."""
     operands.whole_warp(mask)
     columns = operands.uniform(step.source(warp, "n"))
     space, at = addresses(warp, step, "a")
@@ -113,11 +121,14 @@ def allocate(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
     held = _memory(warp.cta)
     if held.relinquished:
         raise problem(Problem.RELINQUISHED, columns)
-    where = spaces.place(warp, space, 0, at[0], 4, write=True)
-    start = held.allocate(columns)
+    start = held.room(columns)
     if start is None:
-        raise problem(Problem.FULL, columns, COLUMNS - sum(held.sizes.values()))
+        warp.put(warp.pc, mask, TENSOR, columns, COLUMNS - sum(held.sizes.values()))
+        return mask
+    where = spaces.place(warp, space, 0, at[0], 4, write=True)
+    held.allocate(start, columns)
     spaces.write(warp, where, start.to_bytes(4, "little"))
+    return 0
 
 
 def deallocate(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:

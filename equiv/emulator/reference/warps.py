@@ -144,6 +144,11 @@ def activemask(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
     put_results(step, warp, mask, d=[mask] * LANES)
 
 
+def clock(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
+    """`mov` of a clock or timer: the instructions that the warp has executed."""
+    put_results(step, warp, mask, d=[warp.clock >> step.source(warp, "k")[0]] * LANES)
+
+
 def predicate_logic(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
     """`and`, `or`, `xor`, `not`, `mov` on predicates."""
     a, *rest = (step.read(warp, one) for one in step.sources)

@@ -163,3 +163,29 @@ def test_a_kernel_that_is_not_there_and_an_unknown_instruction_are_named() -> No
         reference.load(parse(module_text("ret;", ())), "other", "sm_90a")
     with pytest.raises(UnknownInstructionError, match=r"frobnicate.b32 \(PTX line \d+\): unknown instruction"):
         reference.load(parse(module_text("frobnicate.b32 %r1, %r2; ret;", ())), "k", "sm_90a")
+
+
+def test_clocks_count_the_instructions_of_a_warp_and_always_grow() -> None:
+    error, got = _agree(
+        """
+    mov.u64 %rd5, %clock64; mov.u64 %rd6, %globaltimer; mov.u32 %r5, %clock; mov.u32 %r6, %globaltimer_hi;
+    cvt.u32.u64 %r7, %rd5; cvt.u32.u64 %r8, %rd6; sub.u32 %r5, %r5, %r8; sub.u32 %r8, %r8, %r7;
+    shl.b32 %r5, %r5, 8; shl.b32 %r8, %r8, 4; or.b32 %r9, %r5, %r8; or.b32 %r9, %r9, %r6;
+"""
+        + STORE
+    )
+    assert not error
+    assert set(got.tolist()) == {0x110}  # one instruction between each two, and less than 2^32 of them
+
+
+def test_a_loop_that_waits_for_the_clock_ends() -> None:
+    error, got = _agree(
+        """
+    mov.u64 %rd5, %clock64;
+W: mov.u64 %rd6, %clock64; sub.u64 %rd6, %rd6, %rd5; setp.lt.u64 %p1, %rd6, 1000; @%p1 bra W;
+    cvt.u32.u64 %r9, %rd6;
+"""
+        + STORE
+    )
+    assert not error
+    assert set(got.tolist()) == {1001}
