@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import importlib.abc
 import importlib.util
 import os
+import sys
 import tempfile
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -30,7 +32,10 @@ from equiv.errors import DeviceError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
 
+TOP = "cutlass"
 PACKAGE = "nvidia-cutlass-dsl"
 VERSIONS = ("4.8.",)
 """Versions whose internals this module was checked against, by prefix."""
@@ -46,17 +51,76 @@ class Target(cute_shim.Host, Protocol):
 
 
 def installed() -> bool:
-    """Is CuTe DSL there at all?"""
-    return importlib.util.find_spec("cutlass") is not None and importlib.util.find_spec("cutlass.cute") is not None
+    """Is CuTe DSL there at all? Found out without importing anything of it."""
+    if TOP in sys.modules:
+        return True
+    spec = importlib.util.find_spec(TOP)
+    folders = [] if spec is None else spec.submodule_search_locations or []
+    return any(Path(folder, "cute").is_dir() for folder in folders)
+
+
+class _OnImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Calls `then` once, when the package `cutlass` has been imported; until that it is the first finder."""
+
+    def __init__(self, then: Callable[[], object]) -> None:
+        self.then = then
+        self.stock: importlib.abc.Loader | None = None
+        self.asking = False
+
+    def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
+        """The package's own spec, with this object as its loader."""
+        if fullname != TOP or self.asking:
+            return None
+        self.asking = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self.asking = False
+        if spec is not None and spec.loader is not None:
+            self.stock, spec.loader = spec.loader, self
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """As the package's own loader does."""
+        assert self.stock is not None
+        return self.stock.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Imports the package, then calls `then`."""
+        assert self.stock is not None
+        assert module.__spec__ is not None
+        self.remove()
+        module.__spec__.loader = module.__loader__ = self.stock
+        self.stock.exec_module(module)
+        self.then()
+
+    def remove(self) -> None:
+        """Stops listening."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
 
 
 @contextmanager
 def active(device: Target) -> Iterator[None]:
     """CuTe DSL compiles for `device` and launches on it inside the block.
 
+    Who never imports it pays nothing: unless it has been imported before, that is when it is prepared.
+
     Raises:
         UnsupportedError: the installed version is not one of `VERSIONS`.
     """
+    with ExitStack() as stack:
+        if TOP in sys.modules:
+            stack.enter_context(_prepared(device))
+        else:
+            listener = _OnImport(lambda: stack.enter_context(_prepared(device)))
+            sys.meta_path.insert(0, listener)
+            stack.callback(listener.remove)
+        yield
+
+
+@contextmanager
+def _prepared(device: Target) -> Iterator[None]:
     internals = _internals()
     environment = internals.dsl.envar
     with ExitStack() as stack:

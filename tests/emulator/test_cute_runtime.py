@@ -307,3 +307,31 @@ def test_a_fat_binary_with_something_else_in_it_is_refused() -> None:
     packed = entry[:40] + struct.pack("<Q", 0x2000) + entry[48:]
     with pytest.raises(UnsupportedError, match=r"compressed \(flags 0x2000\)"):
         read(struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(packed)) + packed)
+
+
+LAZY = """
+import sys
+from equiv.device import device
+from equiv.emulator import cute_runtime
+
+outer, inner = device("emulated:sm_90a"), device("emulated:sm_100a")
+assert cute_runtime.installed()
+with outer.active():
+    pass
+print("cutlass" in sys.modules)
+with outer.active():
+    with inner.active():
+        import cutlass
+        from cutlass.cutlass_dsl import CuTeDSL
+
+        settings = CuTeDSL._get_dsl().envar
+        print(settings.arch)
+    print(settings.arch)
+print(settings._arch, any(isinstance(one, cute_runtime._OnImport) for one in sys.meta_path))
+"""
+
+
+def test_a_block_without_cute_does_not_import_it_and_an_import_inside_prepares_every_open_block() -> None:
+    done = subprocess.run([sys.executable, "-c", LAZY], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[:4] == ["False", "sm_100a", "sm_90a", "None False"]

@@ -92,7 +92,7 @@ def test_a_warp_may_arrive_run_on_and_wait_for_the_cluster_after_the_others_have
         LOOP: mad.lo.u32 %r10, %r9, 10, %r6; @%p1 st.shared::cluster.b32 [%r21], %r10;
         barrier.cluster.arrive.release; barrier.cluster.wait.acquire;
         ld.shared.b32 %r11, [%r20]; mad.lo.u32 %r8, %r8, 100, %r11;
-        barrier.cluster.arrive.relaxed.aligned; add.u32 %r9, %r9, 1; barrier.cluster.wait.aligned;
+        barrier.cluster.arrive.release.aligned; add.u32 %r9, %r9, 1; barrier.cluster.wait.aligned;
         setp.lt.u32 %p3, %r9, 3; @%p3 bra LOOP; st.global.b32 [%rd3], %r8;
     """
     got = _run(body, grid=4, threads=64, cluster=4, seed=seed)

@@ -25,7 +25,7 @@ Operands, separated by blanks, in PTX order:
     -h:b64          a source without effect on values (a cache policy): checked, not given to the handler
     i:imm           an integer constant, read in C as `i`
     t:label, t:table  a branch target, a `.branchtargets` list
-    k:clock         `%clock`, `%globaltimer` and their like, as wide as the type; read in C as how far to shift the count
+    k:clock         `%clock`, `%globaltimer` and their like, as wide as the type; read in C as a shift of the count
     ...~            a register may be wider than the type (ld, st, cvt)
     ...?            the operand may be absent; its value is then 0 (the all-ones mask for a predicate)
 """

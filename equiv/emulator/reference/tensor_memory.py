@@ -112,7 +112,7 @@ def has_room(cta: Cta, columns: int) -> bool:
 
 
 def allocate(warp: Warp, step: Step, mask: int, _: Observer | None) -> int:
-    """`tcgen05.alloc`: of a pair each CTA allocates its own. Where there is no room it waits for a `tcgen05.dealloc`."""
+    """`tcgen05.alloc`: of a pair each CTA allocates its own. Without room it waits for a `tcgen05.dealloc`."""
     operands.whole_warp(mask)
     columns = operands.uniform(step.source(warp, "n"))
     space, at = addresses(warp, step, "a")
