@@ -58,7 +58,7 @@ def replayed(call: Callable[[], None], replays: int = REPLAYS) -> float:
         return min(_seconds(torch, graph.replay) for _ in range(replays)) / calls
 
 
-def _seconds(torch: Any, work: Callable[[], None]) -> float:  # noqa: ANN401
+def _seconds(torch: Any, work: Callable[[], object]) -> float:  # noqa: ANN401
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()
     work()
@@ -72,7 +72,10 @@ def copy_speed(repetitions: int = REPLAYS) -> float:
     torch = require_gpu()
     source = torch.zeros(COPIED, dtype=torch.float32, device="cuda")
     target = torch.empty_like(source)
-    works = (lambda: target.copy_(source), lambda: torch.neg(source, out=target))
+    works: tuple[Callable[[], object], ...] = (
+        lambda: target.copy_(source),
+        lambda: torch.neg(source, out=target),
+    )
     for work in works:
         work()
     seconds = min(_seconds(torch, work) for work in works for _ in range(repetitions))
