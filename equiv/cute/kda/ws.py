@@ -70,8 +70,8 @@ class KdaWS:
         window: columns of the convolution window, at least T + 2.
         ctas: CTAs of the launch: one per multiprocessor, or any number.
 
-    Operands of the call, in order (rows and channels are dense, other strides free; rows, window and F_B are aligned to
-    16 bytes; M = B T rows, row b T + t):
+    Operands of the call, in order (dense, but for the first strides of x, conv state, F_A, beta, state, output and
+    output gate; all of x, F_A, output gate, window, state and F_B is aligned to 16 bytes; M = B T rows, row b T + t):
         0 x: BF16 [M, >= 3D], q | k | v. 1 conv weight: FP32 [3, 4, D] (part, tap, channel). 2 bias: FP32 [3D].
         3 conv state: BF16 [slots, 3D, window]. 4 F_A: BF16 [M, 128]. 5 beta: BF16 [M, H]. 6 A_log: FP32 [H].
         7 dt_bias: FP32 [D]. 8 slots: int32 [B, T], or [B, 1] when recording; <= 0: the request is absent, its rows of
@@ -306,8 +306,7 @@ class KdaWS:
             cute.arch.cp_async_commit_group()
             cute.arch.cp_async_wait_group(1)
             sync(place)
-            if j >= BLOCKS:
-                cute.arch.mbarrier_wait(barrier_at(shared, DONE, index), (j >> 2) - 1 & 1)
+            self.wait_for_block(shared, index, j)
             if place.request.source > 0:
                 prepare(self, operands, place)
                 write_meta(self, operands, place)
@@ -316,6 +315,12 @@ class KdaWS:
             cute.arch.mbarrier_arrive(barrier_at(shared, OPS_FULL, index))
         if cutlass.const_expr(self.dim_first) and thread % PREP_THREADS == 0:
             cute.arch.cp_async_bulk_wait_group(0)
+
+    @cute.jit
+    def wait_for_block(self, shared, index: Int32, j: Int32):
+        """Until the scan group is done with the item that had the CTA's j-th item's operand block before."""
+        if j >= BLOCKS:
+            cute.arch.mbarrier_wait(barrier_at(shared, DONE, index), (j >> 2) - 1 & 1)
 
     @cute.jit
     def stage_item(self, operands, stage, item: Int32, thread: Int32):

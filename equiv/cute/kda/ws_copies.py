@@ -35,12 +35,14 @@ class Request:
 @cute.jit
 def item_slots(shape, mSlots, mAccepted, request: Int32):
     """The slots of a request; it is absent if the first or the one its state is read from is not positive."""
-    first = Int32(mSlots[request, 0])
+    columns = 1 if shape.record else shape.tokens
+    slots = mSlots.iterator + request * columns
+    first = slots.load()
     offset = Int32(0)
     source = first
     if cutlass.const_expr(shape.tokens > 1 and not shape.record):
         offset = Int32(mAccepted[request]) - 1
-        source = Int32(mSlots[request, offset])
+        source = (slots + offset).load()
         if first <= 0:
             source = Int32(0)
     return Request(cutlass.max(source, 0), first, offset)
@@ -123,7 +125,7 @@ def stage_conv(shape, stage: cute.Pointer, mConv, request: Request, head: Int32,
             if segment < segments:
                 part, column = segment // 3, segment % 3
                 source = window_part(shape, mConv, request.first, head, 0)
-                source += part * shape.dim + (request.offset + column) * mConv.stride[2] + lane * VECTOR
+                source += part * shape.dim + (request.offset + column) * (PARTS * shape.dim) + lane * VECTOR
                 copy_async(source, stage + segment * DIM + lane * VECTOR)
 
 

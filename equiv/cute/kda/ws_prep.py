@@ -85,16 +85,17 @@ def convolve_parts(shape, operands, place: Place, channel: Int32) -> list[Float3
     return squares
 
 
-def record_at(operands, place: Place, token: int) -> cute.Pointer:
+def record_at(shape, operands, place: Place, token: int) -> cute.Pointer:
     """The thread's key in the record of a token; its raw gate is DIM behind."""
-    return operands.key_gate[place.number, place.head, token, None].iterator + place.thread
+    record = place.number * shape.heads + place.head
+    return operands.key_gate.iterator + (Int64(record) * shape.tokens + token) * (2 * DIM) + place.thread
 
 
 def keep_convolved(shape, operands, place: Place, part: int, token: int, value: BFloat16):
     """q, k or v of a token into the operand block, q and k to be normalised there; k into its record."""
     (place.block + token * TOKEN + (Q, K, V)[part] + place.thread).store(Float32(value))
     if shape.record and part == 1:
-        record_at(operands, place, token).store(value)
+        record_at(shape, operands, place, token).store(value)
 
 
 @cute.jit
@@ -109,7 +110,7 @@ def write_gates(shape, operands, place: Place, channel: Int32):
         gate = (place.raw + token * DIM + place.thread).load()
         (vectors + DECAY).store(decay(Float32(gate), bias, rate, operands.lower_bound))
         if cutlass.const_expr(shape.record):
-            (record_at(operands, place, token) + DIM).store(gate)
+            (record_at(shape, operands, place, token) + DIM).store(gate)
 
 
 def staged_inputs(shape, place: Place, part: int) -> list[BFloat16]:
@@ -125,8 +126,7 @@ def staged_inputs(shape, place: Place, part: int) -> list[BFloat16]:
 
 def convolve(shape, operands, channel: Int32, part: int, inputs: list[BFloat16]) -> list[BFloat16]:
     """Causal convolution and SiLU of each token: an FMA chain over the taps from the bias, one rounding to BF16."""
-    mW = operands.weight
-    weights = [Float32(mW[part, tap, channel]) for tap in range(TAPS)]
+    weights = [(operands.weight.iterator + (part * TAPS + tap) * shape.dim + channel).load() for tap in range(TAPS)]
     bias = Float32(operands.bias[part * shape.dim + channel]) if shape.has_bias else Float32(0.0)
     wide = [Float32(one) for one in inputs]
     results = []
@@ -144,7 +144,7 @@ def write_window(shape, place: Place, mConv, part: int, inputs: list[BFloat16]):
         first, step = place.stage + (part * DIM + place.thread) * shape.window, 1
     else:
         first = window_part(shape, mConv, place.request.first, place.head, part) + place.thread
-        step = mConv.stride[2]
+        step = PARTS * shape.dim
     for column, value in enumerate(inputs[1:]):
         (first + column * step).store(value)
 
@@ -163,8 +163,8 @@ def project_gate(shape, place, mFb):
     # One by one where many tokens leave few registers.
     for tile in cutlass.range(2, unroll=2 if shape.tokens == 1 else 1):
         feature = place.warp * 32 + tile * 16 + group
-        weights = mFb.iterator + Int64(place.head * DIM + feature) * mFb.stride[0] + quarter * 4
-        total = gate_tile(shape, weights, 8 * mFb.stride[0], b)
+        weights = mFb.iterator + (place.head * DIM + feature) * DIM + quarter * 4
+        total = gate_tile(shape, weights, b)
         for side in cutlass.range_constexpr(2):
             token = quarter * 2 + side
             if token < shape.tokens:
@@ -173,12 +173,12 @@ def project_gate(shape, place, mFb):
     cute.arch.sync_warp()
 
 
-def gate_tile(shape, weights: cute.Pointer, below, b: list[list[Uint32]]) -> list[Float32]:
-    """The accumulator of one tile; `below` is the distance of row 8 of F_B from row 0."""
+def gate_tile(shape, weights: cute.Pointer, b: list[list[Uint32]]) -> list[Float32]:
+    """The accumulator of one tile."""
     zeros = [Float32(0.0)] * 4
     chains, total = [], zeros
     for chunk in range(CHUNKS):
-        low, high = words(weights + chunk * 16), words(weights + below + chunk * 16)
+        low, high = words(weights + chunk * 16), words(weights + 8 * DIM + chunk * 16)
         total = mma_m16n8k16((low[0], high[0], low[1], high[1]), b[chunk], total)
         if shape.gate_mode == 1 and chunk % 2 == 1:
             chains.append(total)

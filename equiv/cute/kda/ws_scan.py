@@ -133,8 +133,8 @@ def scan_token(shape, operands, rS, spot, token: Int32):
     if spot.lane % 2 == 0:
         (spot.outputs + token * DIM + row).store(BFloat16(output))
         if cutlass.const_expr(shape.record):
-            mCorrections = operands.corrections
-            mCorrections[spot.number, spot.head, token, row] = correction
+            record = Int64(spot.number * shape.heads + spot.head) * shape.tokens + token
+            (operands.corrections.iterator + record * DIM + row).store(correction)
     if cutlass.const_expr(not shape.record):
         store_state(rS, spot, operands.state, (spot.slots + token).load())
 
