@@ -229,6 +229,8 @@ class KdaWS:
             first = item_slots(self, operands.slots, operands.accepted, begin // self.heads)
             load_page(shared, operands.state, first.source, begin % self.heads)
         for j in cutlass.range(count, unroll=1):
+            # A recording step has more addresses that would be kept in registers over all items.
+            local = unhoisted(thread) if self.record else thread
             item = begin + j
             index = block_of(j)
             block = block_at(shared, index)
@@ -238,9 +240,9 @@ class KdaWS:
                 head=item % self.heads,
                 number=item // self.heads,
                 row=item // self.heads * self.tokens,
-                thread=thread,
-                group=thread // 8,
-                lane=thread % 8,
+                thread=local,
+                group=local // 8,
+                lane=local % 8,
                 slots=words + SLOTS,
                 betas=cute.recast_ptr(words + BETA, dtype=cutlass.Float32),
                 outputs=shared.outputs,

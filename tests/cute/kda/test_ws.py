@@ -134,7 +134,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     def get(name: str, arch: str) -> tuple[str, bytes]:
         if (name, arch) not in made:
-            step = replace(STEPS[name], batch=1, heads=1, absent=())
+            step = replace(STEPS[name], batch=1, heads=6, absent=())
             call = host.kda_record if step.record else host.kda_step
             arguments = {**step.copy(), **step.options, "kernel": "ws"}
             made[name, arch] = compiled(lambda: call(**arguments), arch, tmp_path_factory.mktemp("cute"))
@@ -144,8 +144,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_one_token_fits_the_registers_of_both_roles(built: Any, arch: str, tmp_path: Path) -> None:
-    ptx, cubin = built("t1", arch)
+@pytest.mark.parametrize("name", ["t1", "t4-record"])
+def test_both_roles_fit_their_registers(built: Any, name: str, arch: str, tmp_path: Path) -> None:
+    ptx, cubin = built(name, arch)
     assert ".local" not in ptx
     assert re.findall(r"setmaxnreg\.(\w+)\.sync\.aligned\.u32\s+(\d+)", ptx) == [("inc", "168"), ("dec", "88")]
     usage = resources(cubin, tmp_path)
