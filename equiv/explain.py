@@ -3,12 +3,14 @@
 The model of the party that differs is run again with one thing changed: a ledger row computed by another of its steps,
 wrongly or not at all, a reduction in another order, an input misread. A change that reproduces every bit is the
 explanation; if none does, the best one stays and another is looked for beside it. Where an output is copied or left
-alone, its fault is one of place, and what the differing places share says which.
+alone, its fault is one of place: what the differing places share says which, and an input misread (a slot, a count)
+may give these bits too, and those of the computed outputs that follow from it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import re
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,7 @@ from equiv.rounding.alternatives import alternatives
 from equiv.runner import run_party, toolchain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from equiv.device import Device
     from equiv.pairs import Pair
@@ -37,11 +39,12 @@ MOST = 3
 
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """What a model executes: a declaration's orders and variants, a ledger's steps, inputs."""
+    """What a model executes: a declaration's orders and variants, a ledger's steps, inputs and those read otherwise."""
 
     declaration: Declaration
     ledger: Ledger
     inputs: Mapping[str, Bits]
+    changed: Mapping[str, Bits] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +62,25 @@ class Reading:
 
     Attributes:
         changes: in words, each as the end of a sentence that begins with "as if".
-        left: wrong output -> elements that still differ from what the party left.
+        left: wrong computed output -> elements that still differ from what the party left.
         spoilt: elements that were right and are no longer.
+        misplaced: wrong copied output -> elements that still differ.
     """
 
     changes: tuple[str, ...]
     left: Mapping[str, int]
     spoilt: int
+    misplaced: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def remaining(self) -> int:
-        """Elements that differ under this change."""
+        """Elements that differ under this change, those that are a matter of place left out."""
         return sum(self.left.values()) + self.spoilt
+
+    @property
+    def complete(self) -> bool:
+        """Whether no element differs under this change."""
+        return not self.remaining and not any(self.misplaced.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +91,7 @@ class Explanation:
         wrong: output -> how the party differs from its model; empty if it does not.
         placed: wrong outputs whose elements are copied or left alone: these bits are in the wrong place.
         readings: what explains the other outputs, best first: if the first leaves nothing, all that leave nothing.
+            Where bits are in the wrong place: what explains these too, or else what explains the others.
         tried: number of models run.
     """
 
@@ -130,6 +141,8 @@ class _Mismatch:
 
     def __post_init__(self) -> None:
         self.tried = 0
+        self.placed: tuple[str, ...] = ()
+        self.computed: tuple[str, ...] = ()
         self.model = self._run(self.sound)
         self.open = {
             name: np.asarray(mask, dtype=np.bool_)
@@ -145,19 +158,27 @@ class _Mismatch:
         """Looks for one change, then for the best second beside the best first, and so on."""
         found = {name: self._difference(spec) for name, spec in self.specs.items()}
         wrong = {name: difference for name, difference in found.items() if difference is not None}
-        placed = tuple(name for name in wrong if self.specs[name].copied)
-        computed = [name for name in wrong if name not in placed]
-        readings: tuple[Reading, ...] = ()
-        if computed:
-            readings = tuple(self._search(computed, sum(wrong[name].count for name in computed)))
-        return Explanation(self.party, wrong, placed, readings, self.tried)
+        self.placed = tuple(name for name in wrong if self.specs[name].copied)
+        self.computed = tuple(name for name in wrong if name not in self.placed)
+        readings = tuple(self._misplaced()) if self.placed else ()
+        if self.computed and not readings:
+            # What follows from bits in the wrong place is rarely the sum of several changes.
+            readings = tuple(self._search(sum(wrong[name].count for name in self.computed), 1 if self.placed else MOST))
+        return Explanation(self.party, wrong, self.placed, readings, self.tried)
 
-    def _search(self, computed: Sequence[str], before: int) -> Iterator[Reading]:
+    def _misplaced(self) -> Iterator[Reading]:
+        """Inputs read otherwise under which every wrong bit is where it is."""
+        for change in misread(self.pair, self.case, self.sound):
+            reading = self._reading(change, ())
+            if reading.complete:
+                yield reading
+
+    def _search(self, before: int, most: int) -> Iterator[Reading]:
         base, made, words = self.sound, list[str](), list[str]()
         helpful: list[Reading] = []
-        for _ in range(MOST):
+        for _ in range(most):
             tried = [
-                (self._reading(change, words, computed), change)
+                (self._reading(change, words), change)
                 for change in changes(self.pair, self.case, base)
                 if change.what not in made
             ]
@@ -175,15 +196,20 @@ class _Mismatch:
             words.append(change.words)
         yield from sorted(helpful, key=lambda one: one.remaining)
 
-    def _reading(self, change: Change, others: Sequence[str], computed: Sequence[str]) -> Reading:
+    def _reading(self, change: Change, others: Sequence[str]) -> Reading:
         model = self._run(change.computation)
-        left = {name: self._differing(model, name) for name in computed}
-        sound = [name for name, spec in self.specs.items() if name not in computed and not spec.copied]
-        return Reading((*others, change.words), left, sum(self._differing(model, name) for name in sound))
+        left, misplaced = (
+            {name: self._differing(model, name) for name in names} for names in (self.computed, self.placed)
+        )
+        sound = [name for name in self.specs if name not in left and name not in misplaced]
+        return Reading((*others, change.words), left, sum(self._differing(model, name) for name in sound), misplaced)
 
     def _run(self, computation: Computation) -> dict[str, Bits]:
         self.tried += 1
-        return self.pair.model(self.case, computation.inputs, computation.declaration, computation.ledger)
+        pair, how = self.pair, (computation.declaration, computation.ledger)
+        if computation.changed and pair.misread:
+            return pair.misread(self.case, computation.inputs, computation.changed, *how)
+        return pair.model(self.case, {**computation.inputs, **computation.changed}, *how)
 
     def _difference(self, spec: OutputSpec) -> Difference | None:
         pair, name, inputs = self.pair, spec.name, self.sound.inputs
@@ -214,16 +240,32 @@ def changes(pair: Pair, case: Case, base: Computation) -> Iterator[Change]:
                 yield Change(row.id, f"{row.id} ({row.value}) were {how}", replace(base, ledger=ledger))
     for name, order in sorted(base.declaration.orders.items()):
         known = {order.digest}
-        for words, other in (*_declared_orders(pair, name), *alternatives(order)):
+        others = [
+            (f"as those of {other}", base.declaration.orders[other]) for other in _forms(base.declaration.orders, name)
+        ]
+        for words, other in (*_declared_orders(pair, name), *others, *alternatives(order)):
             if other.digest in known or other.terms != order.terms or len(other.owner) != len(order.owner):
                 continue
             known.add(other.digest)
             declaration = replace(base.declaration, orders={**base.declaration.orders, name: other})
             computation = replace(base, declaration=declaration)
             yield Change(f"order {name}", f"the terms of {name} were added in another order: {words}", computation)
+    yield from misread(pair, case, base)
+
+
+def _forms(known: Iterable[str], name: str) -> Iterator[str]:
+    """Other numbers of a numbered reduction: `gate.1` for `gate.0`, which sums the same terms for another mode."""
+    stem, _, number = name.rpartition(".")
+    for other in known:
+        if number.isdigit() and other != name and re.fullmatch(rf"{re.escape(stem)}\.\d+", other):
+            yield other
+
+
+def misread(pair: Pair, case: Case, base: Computation) -> Iterator[Change]:
+    """Every change of what is read that is known for a pair."""
     if pair.misreadings:
-        for words, misread in pair.misreadings(case, base.inputs):
-            yield Change("inputs", words, replace(base, inputs={**base.inputs, **misread}))
+        for words, changed in pair.misreadings(case, base.inputs):
+            yield Change("inputs", words, replace(base, changed={**base.changed, **changed}))
 
 
 def _declared_orders(pair: Pair, name: str) -> Iterator[tuple[str, Any]]:

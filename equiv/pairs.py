@@ -88,7 +88,9 @@ class Pair:
         forms: party name -> forms that it declares separately (other kernels for other cases); not named: one.
         form: (party name, case) -> the form that serves the case; needed where `forms` names any.
         misreadings: (case, inputs) -> (in words, changed inputs by name) that a kernel may have read instead, used to
-            explain mismatches; each keeps the places of all outputs.
+            explain mismatches; without `misread` each keeps the places of all outputs.
+        misread: (case, inputs, changed inputs, declaration, ledger) -> logical outputs of a kernel that reads so, cut
+            where the case's own inputs say that they are; None: the model of the changed inputs.
         ledger: () -> the rounding ledger its model executes (`equiv.rounding.ledger`), or None: rows go by id alone.
         place: (case, inputs, output, index) -> where that element is, in words; None: the names of `dims` are used.
         shared: (case, inputs, output, indices [n, dims]) -> what these elements have in common in the pair's own terms,
@@ -114,6 +116,7 @@ class Pair:
     shared: Callable[[Case, Mapping[str, Bits], str, npt.NDArray[np.int64]], str] | None = None
     ledger: Callable[[], Any] | None = None
     misreadings: Callable[[Case, Mapping[str, Bits]], Iterator[tuple[str, Mapping[str, Bits]]]] | None = None
+    misread: Callable[..., dict[str, Bits]] | None = None
     forms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     form: Callable[[str, Case], str] | None = None
 

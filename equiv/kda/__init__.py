@@ -33,6 +33,8 @@ PAIR = Pair(
     place=place,
     shared=shared,
     ledger=lambda: importlib.import_module("equiv.rounding.kda_ledger").LEDGER,
+    misreadings=late("equiv.kda.misreadings:misreadings"),
+    misread=late("equiv.kda.misreadings:misread"),
     forms=FORMS,
     form=form,
 )

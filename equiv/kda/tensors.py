@@ -228,11 +228,13 @@ def output_specs(case: Case) -> tuple[OutputSpec, ...]:
     state = str(axis(case, "state"))
     specs = [
         OutputSpec("y", "bf16", ("step", "real request", "token", "head", "channel"), "envelope", _SUMS),
-        OutputSpec("y_absent", "bf16", ("step", "absent request", "token", "channel"), "candidate", _ZEROS),
-        OutputSpec("conv", "bf16", ("real request", "channel", "column"), "bitwise", _COPIES),
+        OutputSpec(
+            "y_absent", "bf16", ("step", "absent request", "token", "channel"), "candidate", _ZEROS, copied=True
+        ),
+        OutputSpec("conv", "bf16", ("real request", "channel", "column"), "bitwise", _COPIES, copied=True),
         OutputSpec("state", state, ("written slot", "head", "value", "key"), "envelope", _SUMS),
-        OutputSpec("conv_rest", "u16", ("element",), "bitwise", _KEPT),
-        OutputSpec("state_rest", "u32" if state == "f32" else "u16", ("element",), "bitwise", _KEPT),
+        OutputSpec("conv_rest", "u16", ("element",), "bitwise", _KEPT, copied=True),
+        OutputSpec("state_rest", "u32" if state == "f32" else "u16", ("element",), "bitwise", _KEPT, copied=True),
     ]
     if records(case):
         record = ("real request", "head", "token", "channel")
@@ -240,10 +242,13 @@ def output_specs(case: Case) -> tuple[OutputSpec, ...]:
             OutputSpec("corrections", "f32", (*record[:3], "value"), "envelope", _SUMS),
             OutputSpec("key", "bf16", record, "bitwise", "one chain of taps, SiLU and one rounding, all fixed"),
             OutputSpec("gate", "bf16", record, "bitwise", "the gate projection's order is part of the contract"),
-            OutputSpec("record_rest", "u16", ("element",), "bitwise", "an absent request writes no record"),
+            OutputSpec(
+                "record_rest", "u16", ("element",), "bitwise", "an absent request writes no record", copied=True
+            ),
         ]
     if axis(case, "mode") == "commit":
-        specs.append(OutputSpec("conv_final", "bf16", ("written slot", "channel", "column"), "bitwise", _COPIES))
+        window = ("written slot", "channel", "column")
+        specs.append(OutputSpec("conv_final", "bf16", window, "bitwise", _COPIES, copied=True))
     return tuple(specs)
 
 

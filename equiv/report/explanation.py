@@ -32,18 +32,20 @@ def _party(one: Explanation) -> Iterator[str]:
         first = one.wrong[name].worst[0]
         yield from _filled(
             f"STATE FAULT in {name}: its elements are copied or left alone, so something was read from, or written to, "
-            f"the wrong place; first at {first.place}"
+            f"the wrong place, or not written at all; first at {first.place}"
         )
     computed = [name for name in one.wrong if name not in one.placed]
-    if not computed:
-        return
     exact = [reading for reading in one.readings if not reading.remaining]
     for reading in exact:
-        yield from _filled(f"AS IF {' and '.join(reading.changes)}: this gives every bit of {', '.join(computed)}")
+        given = computed + [name for name in one.placed if reading.complete]
+        yield from _filled(f"AS IF {' and '.join(reading.changes)}: this gives every bit of {', '.join(given)}")
     if len(exact) > 1:
         yield from _filled("this case cannot tell these apart; another one may")
-    if not exact:
+    if computed and not exact:
         yield from _filled(f"nothing that was tried ({one.tried} models) gives every bit of {', '.join(computed)}")
+        if one.placed:
+            yield from _filled("as one would expect where they follow from the STATE FAULT")
+            return
         for reading in one.readings[:SHOWN]:
             yield from _filled(f"closer if {' and '.join(reading.changes)}: {_remaining(reading)}")
 

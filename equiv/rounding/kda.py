@@ -8,6 +8,7 @@ independent of the code that lays out the tensors.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -18,30 +19,60 @@ from equiv.rounding import arithmetic as fp
 from equiv.rounding.kda_commit import commit, plan, recorded
 from equiv.rounding.kda_ledger import LEDGER
 from equiv.rounding.kda_prepare import Execution, Rows, convolve
-from equiv.rounding.kda_walk import Pools, Shape, table, walk
+from equiv.rounding.kda_walk import Pools, Shape, kept, table, walk
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from equiv.records import Bits, Case
     from equiv.rounding.declaration import Declaration
-    from equiv.rounding.kda_commit import Plan
+    from equiv.rounding.kda_commit import Plan, Records
     from equiv.rounding.kda_walk import Ints, Mask
     from equiv.rounding.ledger import Ledger
 
 REDUCTIONS: Final = ("gate.0", "gate.1", "q.squares", "dot", "out", "norm.squares", "commit.squares")
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a run leaves.
+
+    Attributes:
+        y: BF16 codes of the real requests, `[steps, R, T, H, 128]`. pools: as they are then. records: of modes record
+            and commit. commit: what was written by one.
+    """
+
+    shape: Shape
+    y: Bits
+    pools: Pools
+    records: Records | None
+    commit: Plan | None
+
+
 def owned(shape: Shape, inputs: Mapping[str, Bits], todo: Plan | None) -> tuple[Ints, Mask, Mask]:
     """State slots in the order of the output `state`; masks of the slots whose window, and whose state, may change."""
     _, slots = table(inputs)
-    written = todo.target if todo else slots[:0].ravel() if shape.records else slots.ravel()
+    written = todo.target if todo else slots[:0].ravel() if shape.records else kept(inputs).ravel()
     windows, pages = (np.zeros(len(inputs["state"]), dtype=bool) for _ in range(2))
     windows[slots[:, 0]] = True
     if todo:
         windows[todo.target] = True
     pages[written] = True
     return written, windows, pages
+
+
+def execute(case: Case, inputs: Mapping[str, Bits], declaration: Declaration, ledger: Ledger) -> Run:
+    """Runs a case's steps, and its commit; arguments and errors are those of `model`."""
+    shape, run, pools = Shape.of(case), Execution(declaration, ledger), Pools.of(inputs)
+    ys: list[Bits] = []
+    records = todo = None
+    for moment in walk(shape, inputs, pools, run):
+        ys.append(moment.y)
+        if shape.records:
+            records = recorded(shape, moment, run)
+            if shape.mode == "commit":
+                todo = commit(shape, records, inputs, pools, run)
+    return Run(shape, np.stack(ys), pools, records, todo)
 
 
 def model(case: Case, inputs: Mapping[str, Bits], declaration: Declaration, ledger: Ledger = LEDGER) -> dict[str, Bits]:
@@ -61,29 +92,22 @@ def model(case: Case, inputs: Mapping[str, Bits], declaration: Declaration, ledg
         RecordError: the declaration lacks an order, or has one that is no sum over 128 channels.
         UsageError: it names an unknown row or variant.
     """
-    shape, run, pools = Shape.of(case), Execution(declaration, ledger), Pools.of(inputs)
+    done = execute(case, inputs, declaration, ledger)
+    shape, pools = done.shape, done.pools
     real, slots = table(inputs)
-    ys, todo = [], None
-    found: dict[str, Bits] = {}
-    for moment in walk(shape, inputs, pools, run):
-        ys.append(moment.y)
-        if shape.records:
-            records = recorded(shape, moment, run)
-            found = dict(records._asdict()) | {"record_rest": _record_rest(inputs, real)}
-            if shape.mode == "commit":
-                todo = commit(shape, records, inputs, pools, run)
-    written, windows, pages = owned(shape, inputs, todo)
-    absent = (shape.steps, int((~real).sum()), shape.tokens, shape.heads * DIM)
-    found |= {
-        "y": np.stack(ys),
-        "y_absent": np.zeros(absent, dtype=np.uint16),
+    written, windows, pages = owned(shape, inputs, done.commit)
+    found: dict[str, Bits] = {
+        "y": done.y,
+        "y_absent": np.zeros((shape.steps, int((~real).sum()), shape.tokens, shape.heads * DIM), dtype=np.uint16),
         "conv": pools.conv[slots[:, 0]],
         "state": pools.state[written],
         "conv_rest": pools.conv[~windows].ravel(),
         "state_rest": pools.state[~pages].ravel(),
     }
-    if todo:
-        found["conv_final"] = pools.conv[todo.target]
+    if done.records:
+        found |= done.records._asdict() | {"record_rest": _record_rest(inputs, real)}
+    if done.commit:
+        found["conv_final"] = pools.conv[done.commit.target]
     return found
 
 

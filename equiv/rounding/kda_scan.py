@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from equiv.errors import RecordError
 from equiv.rounding import kda_native, kda_steps
+from equiv.rounding.kda_faults import BF16, FAULTS
 
 if TYPE_CHECKING:
     from equiv.rounding.ledger import Step
@@ -51,9 +52,9 @@ ROWS: Final = ("kda.13k", "kda.13l", "kda.13m", "kda.13n")
 """Ledger rows of the scan, in the order of the steps that `scan` takes."""
 
 _NATIVE: Final = (
-    {kda_steps.DECAY["dropped"]: 0, kda_steps.DECAY["rn"]: 1, kda_steps.DECAY["twice"]: 2},
-    {kda_steps.SUB["rn"]: 0, kda_steps.SUB["bf16"]: 1},
-    {kda_steps.MUL["rn"]: 0, kda_steps.MUL["bf16"]: 1},
+    {FAULTS["kda.13k"]["left out"]: 0, kda_steps.MUL["rn"]: 1, FAULTS["kda.13k"]["done twice"]: 2},
+    {kda_steps.SUB["rn"]: 0, FAULTS["kda.13l"][BF16]: 1},
+    {kda_steps.MUL["rn"]: 0, FAULTS["kda.13m"][BF16]: 1},
     {kda_steps.FMA["fma"]: 0, kda_steps.FMA["mul_add"]: 1},
 )
 """Per row the functions that the C twin knows and what it calls them."""

@@ -104,10 +104,6 @@ def _silu_reciprocal(x: npt.ArrayLike) -> U32:
     return fp.mul(x, special.rcp(_grown(x), ftz=True))
 
 
-def _silu_product(x: npt.ArrayLike) -> U32:
-    return fp.mul(x, _sigmoid_divided(x))
-
-
 def _root(n: npt.ArrayLike) -> U32:
     return special.sqrt(n, ftz=True)
 
@@ -152,28 +148,12 @@ def _mean_fused(total: npt.ArrayLike, eps: npt.ArrayLike) -> U32:
     return fp.fma(total, ONE_128TH, eps)
 
 
-def _mean_of_sum(total: npt.ArrayLike, eps: npt.ArrayLike) -> U32:
-    return fp.mul(fp.add(total, eps), ONE_128TH)
-
-
 def _mean_alone(total: npt.ArrayLike, _eps: npt.ArrayLike) -> U32:
     return fp.mul(total, ONE_128TH)
 
 
 def _mul_add(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike) -> U32:
     return fp.add(fp.mul(a, b), c)
-
-
-def _bf16_product(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike) -> U32:
-    return fp.add(rounded(fp.mul(a, b)), c)
-
-
-def _undecayed(state: npt.ArrayLike, _decay: npt.ArrayLike) -> U32:
-    return np.asarray(state, dtype=np.uint32)
-
-
-def _decayed_twice(state: npt.ArrayLike, decay: npt.ArrayLike) -> U32:
-    return fp.mul(fp.mul(state, decay), decay)
 
 
 def fold_backward(state: U32, decays: U32, keys: U32, values: U32) -> U32:
@@ -205,90 +185,51 @@ def _group(**steps: Step) -> Mapping[str, Step]:
 
 
 def _both(function: Step) -> Mapping[str, Step]:
-    """An operation of its own: to nearest, towards zero, and to nearest and then to BF16."""
-    return MappingProxyType(
-        {
-            "rn": function,
-            "rz": partial(function, mode=Mode.RZ),
-            "bf16": lambda *operands: rounded(function(*operands)),
-        }
-    )
-
-
-def _through_bf16(steps: Mapping[str, Step]) -> Mapping[str, Step]:
-    """Steps, and the default one with its result rounded to BF16."""
-    first = next(iter(steps.values()))
-    return MappingProxyType({**steps, "bf16": lambda *operands: rounded(first(*operands))})
+    """An operation of its own: to nearest, and towards zero."""
+    return MappingProxyType({"rn": function, "rz": partial(function, mode=Mode.RZ)})
 
 
 WIDEN: Final = _group(shift=_shifted, decode=_decoded)
 COPY: Final = _group(copy=_copied, encode=_reencoded)
-KEEP: Final = _group(keep=keep, bf16=rounded)
-ROUND: Final = _group(rn=rounded, keep=keep, cut=cut)
+KEEP: Final = _group(keep=keep)
+ROUND: Final = _group(rn=rounded, keep=keep)
 CODE: Final = _group(rn=rounded, cut=cut)
 ADD: Final = _both(fp.add)
 SUB: Final = _both(fp.sub)
 MUL: Final = _both(fp.mul)
-FMA: Final = _through_bf16(MappingProxyType({"fma": fp.fma, "mul_add": _mul_add}))
-TAP: Final[Mapping[str, Step]] = MappingProxyType({"fma": fp.fma, "mul_add": _mul_add, "bf16": _bf16_product})
-EXP: Final = _through_bf16(
-    MappingProxyType(
-        {
-            "ex2.approx": exponential,
-            "ex2.approx.ftz": partial(exponential, ftz=True),
-            "correct": _double(np.exp),
-        }
-    )
+FMA: Final[Mapping[str, Step]] = MappingProxyType({"fma": fp.fma, "mul_add": _mul_add})
+EXP: Final = _group(
+    ex2_approx=exponential,
+    ex2_approx_ftz=partial(exponential, ftz=True),
+    correct=_double(np.exp),
 )
-SIGMOID: Final = _through_bf16(
-    MappingProxyType(
-        {
-            "div.full": _sigmoid_divided,
-            "rcp": _sigmoid_reciprocal,
-            "correct": _double(lambda x: np.asarray(1 / (1 + np.exp(-x)))),
-        }
-    )
+SIGMOID: Final = _group(
+    div_full=_sigmoid_divided,
+    rcp=_sigmoid_reciprocal,
+    correct=_double(lambda x: np.asarray(1 / (1 + np.exp(-x)))),
 )
-SILU: Final[Mapping[str, Step]] = MappingProxyType(
-    {
-        "div.full": _silu_divided,
-        "rcp": _silu_reciprocal,
-        "correct": _double(lambda x: np.asarray(x / (1 + np.exp(-x)))),
-        "product": _silu_product,
-    }
+SILU: Final = _group(
+    div_full=_silu_divided,
+    rcp=_silu_reciprocal,
+    correct=_double(lambda x: np.asarray(x / (1 + np.exp(-x)))),
 )
-KEY: Final = _through_bf16(
-    MappingProxyType(
-        {
-            "div.full": _key_divided,
-            "rcp": _key_reciprocal,
-            "rsqrt": _key_rsqrt,
-            "correct": _double(lambda x, n: np.asarray(x / np.sqrt(n))),
-        }
-    )
+KEY: Final = _group(
+    div_full=_key_divided,
+    rcp=_key_reciprocal,
+    rsqrt=_key_rsqrt,
+    correct=_double(lambda x, n: np.asarray(x / np.sqrt(n))),
 )
-QUERY: Final = _through_bf16(
-    MappingProxyType(
-        {
-            "div.full": _query_divided,
-            "rcp": _query_reciprocal,
-            "rsqrt": _query_rsqrt,
-            "correct": _double(lambda x, n, scale: np.asarray(x / np.sqrt(n) * scale)),
-        }
-    )
+QUERY: Final = _group(
+    div_full=_query_divided,
+    rcp=_query_reciprocal,
+    rsqrt=_query_rsqrt,
+    correct=_double(lambda x, n, scale: np.asarray(x / np.sqrt(n) * scale)),
 )
-RSTD: Final[Mapping[str, Step]] = MappingProxyType(
-    {
-        "div.full": _rstd_divided,
-        "rcp": _rstd_reciprocal,
-        "rsqrt": partial(special.rsqrt, ftz=True),
-        "correct": _double(lambda n: np.asarray(1 / np.sqrt(n))),
-    }
+RSTD: Final = _group(
+    div_full=_rstd_divided,
+    rcp=_rstd_reciprocal,
+    rsqrt=partial(special.rsqrt, ftz=True),
+    correct=_double(lambda n: np.asarray(1 / np.sqrt(n))),
 )
-MEAN: Final[Mapping[str, Step]] = MappingProxyType(
-    {"mul": _mean_added, "fma": _mean_fused, "on_sum": _mean_of_sum, "no_eps": _mean_alone}
-)
-DECAY: Final[Mapping[str, Step]] = MappingProxyType(
-    {"rn": fp.mul, "rz": partial(fp.mul, mode=Mode.RZ), "dropped": _undecayed, "twice": _decayed_twice}
-)
-FOLD: Final[Mapping[str, Step]] = MappingProxyType({"backward": fold_backward, "forward": fold_forward})
+MEAN: Final[Mapping[str, Step]] = MappingProxyType({"mul": _mean_added, "fma": _mean_fused, "no_eps": _mean_alone})
+FOLD: Final = _group(backward=fold_backward, forward=fold_forward)

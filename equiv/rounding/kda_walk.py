@@ -68,10 +68,19 @@ class Shape:
 
 
 def table(inputs: Mapping[str, Bits]) -> tuple[Mask, Ints]:
-    """Which requests are real `[B]`, and the slots of those `[R, T or 1]`: an id <= 0 is no slot."""
+    """Which requests are real `[B]`, and the slots of those `[R, T or 1]`: an id <= 0 is no slot.
+
+    A kernel that takes such an id for a slot has, in place of what is real, `present` `[B]` among its inputs.
+    """
     slots = np.asarray(inputs["slots"]).view(np.int32).astype(np.int64)
-    real = slots[:, 0] > 0
+    real = np.asarray(inputs["present"], dtype=np.bool_) if "present" in inputs else slots[:, 0] > 0
     return real, slots[real]
+
+
+def kept(inputs: Mapping[str, Bits]) -> Ints:
+    """Slots of the real requests' states after each token; a kernel with others of its own has them as `kept`."""
+    real, slots = table(inputs)
+    return np.asarray(inputs["kept"], dtype=np.int64)[real] if "kept" in inputs else slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,5 +164,5 @@ def walk(shape: Shape, inputs: Mapping[str, Bits], pools: Pools, run: Execution)
         if not shape.records:
             states = scanned.states.reshape(len(slots), shape.heads, shape.tokens, DIM, DIM)
             for token in range(shape.tokens):
-                pools.state[slots[:, token]] = stored(shape, states[:, :, token], run)
+                pools.state[kept(inputs)[:, token]] = stored(shape, states[:, :, token], run)
         yield Moment(step, slots, source, before, given, prepared, scanned, y)

@@ -113,12 +113,12 @@ def test_only_what_a_difference_reaches_may_differ() -> None:
 
 
 FAULTS = {
-    "decay dropped": ("kda.13k", "dropped"),
-    "decay applied twice": ("kda.13k", "twice"),
-    "gate rounded to BF16": ("kda.13h", "bf16"),
-    "state stored through BF16": ("kda.7a", "bf16"),
-    "decay rounded to BF16": ("kda.13i", "bf16"),
-    "correction rounded to BF16": ("kda.13m", "bf16"),
+    "decay dropped": ("kda.13k", "left out"),
+    "decay applied twice": ("kda.13k", "done twice"),
+    "gate rounded to BF16": ("kda.13h", "rounded to BF16"),
+    "state stored through BF16": ("kda.7a", "rounded to BF16"),
+    "decay rounded to BF16": ("kda.13i", "rounded to BF16"),
+    "correction rounded to BF16": ("kda.13m", "rounded to BF16"),
 }
 
 
@@ -132,7 +132,8 @@ def test_faults_of_the_state_are_outside(fault: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "step"), [("kda.8", "keep"), ("kda.13q", "on_sum"), ("kda.9", "cut"), ("kda.13u", "bf16")]
+    ("row", "step"),
+    [("kda.8", "keep"), ("kda.13q", "(sum of squares + eps) / 128"), ("kda.9", "cut"), ("kda.13u", "rounded to BF16")],
 )
 def test_faults_of_the_norm_are_outside(row: str, step: str) -> None:
     one = case({"v": "amplitudes", "state": "zero"}, batch=4)
@@ -157,7 +158,7 @@ def test_a_wrong_commit_is_outside() -> None:
     fewer = {**given, "counts": given["counts"] - np.uint32(1)}
     found = kda.model(COMMIT, fewer, declared(COMMIT, "candidate"))
     assert outside(envelope(COMMIT).judge(found)) == {"state"}
-    through = kda.model(COMMIT, given, declared(COMMIT, "candidate"), LEDGER.replace("kda.10", "bf16"))
+    through = kda.model(COMMIT, given, declared(COMMIT, "candidate"), LEDGER.replace("kda.10", "rounded to BF16"))
     assert outside(envelope(COMMIT).judge(through)) == {"corrections", "state"}
 
 
@@ -171,7 +172,7 @@ def test_an_unknown_party_may_do_whatever_the_ledger_knows_and_no_more(name: str
     for other in (replace(oracle, orders=orders), replace(oracle, orders=orders, variants=variants)):
         assert outside(allowed.judge(kda.model(one, given, other))) == set()
     assert (allowed.outputs["state"].off >= known.outputs["state"].off).all()
-    wrong = kda.model(one, given, oracle, LEDGER.replace("kda.13i", "bf16"))
+    wrong = kda.model(one, given, oracle, LEDGER.replace("kda.13i", "rounded to BF16"))
     assert outside(allowed.judge(wrong)) >= {"state"}
 
 

@@ -166,12 +166,12 @@ def test_sigmoid_of_the_output_gate_by_a_reciprocal_flushes_far_below_zero() -> 
 @pytest.mark.parametrize(
     ("row", "step", "shows"),
     [
-        ("kda.13k", "dropped", {"y", "state"}),
-        ("kda.13k", "twice", {"y", "state"}),
-        ("kda.13h", "bf16", {"y", "state"}),
-        ("kda.13i", "bf16", {"y", "state"}),
-        ("kda.7a", "bf16", {"state"}),
-        ("kda.13q", "on_sum", {"y"}),
+        ("kda.13k", "left out", {"y", "state"}),
+        ("kda.13k", "done twice", {"y", "state"}),
+        ("kda.13h", "rounded to BF16", {"y", "state"}),
+        ("kda.13i", "rounded to BF16", {"y", "state"}),
+        ("kda.7a", "rounded to BF16", {"state"}),
+        ("kda.13q", "(sum of squares + eps) / 128", {"y"}),
         ("kda.8", "keep", {"y"}),
     ],
 )
@@ -182,7 +182,7 @@ def test_faults_show_where_they_are_made(row: str, step: str, shows: set[str]) -
 
 def test_a_state_stored_through_bf16_is_read_by_the_next_step() -> None:
     one = case(steps=2)
-    assert differ(run(one), run(one, ledger=LEDGER.replace("kda.7a", "bf16"))) == {"y", "state"}
+    assert differ(run(one), run(one, ledger=LEDGER.replace("kda.7a", "rounded to BF16"))) == {"y", "state"}
 
 
 def test_absent_requests_leave_no_trace_and_their_rows_are_zero() -> None:
