@@ -80,9 +80,9 @@ _ROW = Row(
     off="rz",
     ties="even",
     oracle="normalise_rows_kernel",
-    candidate="IndexFrontMma.row_factors, normalize",
+    candidate="IndexFront.row_factors, normalize",
 )
-_PROJECTION = replace(_ROW, oracle="project_kernel", candidate="IndexFrontMma.multiply, reduced")
+_PROJECTION = replace(_ROW, oracle="project_kernel", candidate="IndexFront.multiply, reduced")
 
 FRONT: Final = (
     replace(
@@ -177,7 +177,7 @@ FRONT: Final = (
 
 
 def _shared(row: Row) -> Row:
-    return replace(row, candidate=row.candidate.replace("DsaIndex", "IndexFrontMma"))
+    return replace(row, candidate=row.candidate.replace("DsaIndex", "IndexFront"))
 
 
 LEDGER: Final = Ledger((*FRONT, *(_shared(row) for row in dsa_ledger.LEDGER)))

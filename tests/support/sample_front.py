@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+import equiv
 from equiv.cute.dsa.front_host import dsa_front
 from equiv.cute.dsa.index import dsa_index
-from equiv.cute.dsa.tiling import front_tiling
+from equiv.cute.dsa.tiling import CtaPlan, front_tiling
 from equiv.rounding import arithmetic as fp
 from equiv.rounding import conversions, special
 from equiv.rounding.declarations.front import MATRIX
@@ -98,7 +99,7 @@ def run(device: EmulatedDevice, given: Given, *, mx: bool = False) -> dict[str, 
 def expected(device: EmulatedDevice, given: Given, *, mx: bool = False) -> dict[str, npt.NDArray[np.uint8]]:
     """What `run` must give, bit for bit."""
     own = given | {name: given[name].clone() for name in OUTPUTS}
-    q = torch.from_numpy(query(given).view(np.int16)).view(torch.bfloat16).reshape(-1, HEADS, DIM)
+    q = torch.from_numpy(query(given, device.arch).view(np.int16)).view(torch.bfloat16).reshape(-1, HEADS, DIM)
     names = ("projected", "norm_w", "norm_b", "cache", "slots", "q_out", "w_out")
     with device.active():
         dsa_index(q, **{name: own[name] for name in names}, **options(given, mx=mx))
@@ -128,7 +129,7 @@ def latent(rows: torch.Tensor, gamma: torch.Tensor, eps: float = 1e-6) -> U16:
     return np.asarray(conversions.named("bf16.f32.rn")(scaled), np.uint16)
 
 
-def query(given: Given) -> U16:
+def query(given: Given, arch: str) -> U16:
     """The projection's BF16 bits `[B, 4096]`: slices of K by the matrix model, added in ascending order."""
     rows = words(given["q_c"]) if given["q_c"] is not None else latent(given["projected"], given["w_qa"])
     split = front_tiling(len(rows)).split
@@ -136,9 +137,26 @@ def query(given: Given) -> U16:
     total: U32 | None = None
     for part in range(split):
         columns = slice(part * width, (part + 1) * width)
-        one = fused_dot(variant(*MATRIX["sm_100a"].split()), weights[:, columns], rows[:, columns].T).T.astype(
-            np.uint32
-        )
+        one = fused_dot(variant(*MATRIX[arch].split()), weights[:, columns], rows[:, columns].T).T.astype(np.uint32)
         total = one if total is None else fp.add(total, one)
     assert total is not None
     return np.ascontiguousarray(conversions.named("bf16.f32.rn")(total), np.uint16)
+
+
+def same(got: dict[str, Any], want: dict[str, Any]) -> None:
+    for name, one in got.items():
+        different = int((one != want[name]).sum())
+        assert different == 0, f"{name}: {different} of {one.size} bytes differ"
+
+
+def check(arch: str, threads: int, batch: int, axes: dict[str, Any]) -> None:
+    """One launch, as the tiling has it, gives every byte that the declared order gives."""
+    mx = axes.get("mx", False)
+    device = equiv.device(f"emulated:{arch}")
+    given = inputs(batch, **{name: value for name, value in axes.items() if name != "mx"})
+    got = run(device, given, mx=mx)
+    (launch,) = device.launches
+    n, tiles, split, group = front_tiling(batch)
+    assert (launch.grid, launch.cluster, launch.block) == ((split, 32, tiles), (split, group, 1), (threads, 1, 1))
+    assert launch.dynamic_shared == CtaPlan(n, split, group).shared_bytes
+    same(got, expected(device, given, mx=mx))

@@ -16,10 +16,6 @@ if TYPE_CHECKING:
 
 ALIGN = 1024
 """The swizzle's period; every tile of a stage is a multiple of it."""
-BLOCK = 32 * (WARPS + 2)
-"""Threads of a CTA: the warps that normalise and write, the one that multiplies, the one that loads."""
-MULTIPLIER = WARPS
-LOADER = WARPS + 1
 
 
 class Cta(Fixed):
@@ -29,7 +25,8 @@ class Cta(Fixed):
         plan: sizes.
         part: its slice of the products; head; tile.
         valid: rows of its tile that lie in the batch, at least 1.
-        weights, rows: the ring; stage s of each begins s * `plan.weight_bytes` (`plan.row_bytes`) later.
+        weights, rows: the ring, all weights before all rows; stage s of each begins s * `plan.weight_bytes`
+            (`plan.row_bytes`) later.
         mailbox: partial sums of the owned columns, [split][channel][`plan.mailbox_pitch`].
         gamma: BF16 norm weights of the slice. factors: one a row of the tile.
         folds: of each owned column the head's weight, later the inverse of its scale.
@@ -43,8 +40,8 @@ class Cta(Fixed):
         self.rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
         self.valid = cutlass.min(batch - self.tile * plan.n, plan.n)
         memory = cutlass.memory.SmemAllocator()
-        self.weights = memory.allocate_array(Uint8, plan.stages * plan.weight_bytes, byte_alignment=ALIGN)
-        self.rows = memory.allocate_array(Uint8, plan.stages * plan.row_bytes, byte_alignment=ALIGN)
+        self.weights = memory.allocate_array(Uint8, plan.stages * plan.stage_bytes, byte_alignment=ALIGN)
+        self.rows = self.weights + plan.stages * plan.weight_bytes
         if plan.split > 1:
             self.mailbox = memory.allocate_array(Float32, plan.mailbox_bytes // 4, byte_alignment=16)
         self.gamma = memory.allocate_array(BFloat16, plan.gamma_bytes // 2, byte_alignment=16)
@@ -72,7 +69,7 @@ class Cta(Fixed):
 
     @property
     def accumulated(self) -> cute.Pointer:
-        """All products are in the accumulator."""
+        """All products are in the accumulator, and that where the epilogue reads it."""
         return self.barriers + self.plan.stages * STAGE_BARRIERS
 
     @property
@@ -97,14 +94,22 @@ class Cta(Fixed):
 
 
 @cute.jit
-def init_barriers(cta, normalized: cutlass.Constexpr[bool]):
-    """Initialises every barrier and tells those that wait for other CTAs what to expect; for one thread."""
+def init_barriers(
+    cta,
+    normalized: cutlass.Constexpr[bool],
+    releases: cutlass.Constexpr[int],
+    completions: cutlass.Constexpr[int],
+):
+    """Initialises every barrier and tells those that wait for other CTAs what to expect; for one thread.
+
+    `releases` and `completions` are the arrivals at a stage's `empty` and at `accumulated`.
+    """
     for s in cutlass.range_constexpr(cta.plan.stages):
         cute.arch.mbarrier_init(cta.weights_full(s), 1)
         cute.arch.mbarrier_init(cta.rows_full(s), 1)
         cute.arch.mbarrier_init(cta.rows_ready(s), 32 * WARPS)
-        cute.arch.mbarrier_init(cta.empty(s), 1)
-    cute.arch.mbarrier_init(cta.accumulated, 1)
+        cute.arch.mbarrier_init(cta.empty(s), releases)
+    cute.arch.mbarrier_init(cta.accumulated, completions)
     cute.arch.mbarrier_init(cta.factors_full, 1)
     cute.arch.mbarrier_init(cta.partials_full, 1)
     cute.arch.mbarrier_init_fence()
@@ -119,3 +124,10 @@ def init_barriers(cta, normalized: cutlass.Constexpr[bool]):
 def sync_warps():
     """Barrier of the warps that normalise and write; they alone use it."""
     cute.arch.barrier(barrier_id=1, number_of_threads=32 * WARPS)
+
+
+@cute.jit
+def meet():
+    """Barrier of all threads of the cluster."""
+    cute.arch.cluster_arrive()
+    cute.arch.cluster_wait()

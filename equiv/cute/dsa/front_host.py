@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from cutlass import Float32
 
 from equiv.cute.dsa.front import IndexFrontMma
+from equiv.cute.dsa.front_hopper import IndexFrontHopper
 from equiv.cute.host import architecture, compiled, dynamic, stream_of
 from equiv.cute.tensormap import tensor_map
 from equiv.errors import UsageError
@@ -14,7 +15,14 @@ from equiv.geometry.dsa import DIM
 from equiv.geometry.front import OUTPUTS, RANK
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import torch
+
+    from equiv.cute.dsa.front_form import IndexFront
+
+FORMS: Mapping[str, type[IndexFront]] = {"sm_90a": IndexFrontHopper, "sm_100a": IndexFrontMma}
+"""Architecture -> the front's form."""
 
 
 def dsa_front(
@@ -50,10 +58,10 @@ def dsa_front(
     """
     if tuple(w_q.shape) != (OUTPUTS, RANK):
         raise UsageError(f"w_q must be [{OUTPUTS}, {RANK}]; got {tuple(w_q.shape)}")
-    if not architecture().startswith("sm_10"):
-        raise UsageError(f"the front has no form for {architecture()}; it needs sm_100a")
+    if architecture() not in FORMS:
+        raise UsageError(f"the front has no form for {architecture()}, only for {', '.join(FORMS)}")
     rows = projected[:, :RANK] if q_c is None else q_c
-    kernel = IndexFrontMma(
+    kernel = FORMS[architecture()](
         projected.shape[0], key_at, weight_at, mx=mx, normalized=q_c is not None, row_pitch=rows.stride(0), fp4=fp4,
         key_round=key_round, key_floor=key_floor,
     )  # fmt: skip

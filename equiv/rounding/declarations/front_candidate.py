@@ -1,8 +1,9 @@
-"""Declarations of `IndexFrontMma`: one a number of slices, `split1`, `split2`, `split4`, which follows from the batch.
+"""Declarations of the front's two forms: one a number of slices, `split1`, `split2`, `split4`, as the batch has it.
 
-Read from its PTX for sm_100a. A row's squares are on one warp, 48 a lane in four chains that start at +0; ptxas
-contracts nothing there. The projection is a chain of `tcgen05.mma` (M = 128, K = 16) a slice, the slices added in
-ascending order. Key orders and variants are those of `DsaIndex`, whose code it runs.
+Read from the PTX of `IndexFrontMma` for sm_100a and of `IndexFrontHopper` for sm_90a, which differ in the instruction
+alone. A row's squares are on one warp, 48 a lane in four chains that start at +0; ptxas contracts nothing there. The
+projection is a chain a slice, of `tcgen05.mma` (M = 128, K = 16) or of `wgmma` (two of M = 64, K = 16), the slices
+added in ascending order. Key orders and variants are those of `DsaIndex`, whose code both run.
 """
 
 from __future__ import annotations
@@ -37,14 +38,11 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = tuple(
     Declaration(
         "candidate",
         {"nvidia-cutlass-dsl": "4.8.1"},
-        "sm_100a",
-        {
-            "row.squares": row_order(),
-            "projection": projection(MATRIX["sm_100a"], split),
-            **dsa.CUTE_ORDERS,
-        },
+        arch,
+        {"row.squares": row_order(), "projection": projection(instruction, split), **dsa.CUTE_ORDERS},
         VARIANTS,
         form=f"split{split}",
     )
+    for arch, instruction in MATRIX.items()
     for split in SPLITS
 )

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import sample_front
 import torch
+from sample_front import check, same
 
 import equiv
 from equiv.cute.dsa.front import IndexFrontMma
 from equiv.cute.dsa.front_host import dsa_front
-from equiv.cute.dsa.tiling import CtaPlan, front_tiling
 from equiv.emulator import engine
 from equiv.errors import UsageError
 
@@ -43,39 +43,21 @@ LARGE: tuple[tuple[int, dict[str, Any]], ...] = (
 )
 
 
-def same(got: dict[str, Any], want: dict[str, Any]) -> None:
-    for name, one in got.items():
-        different = int((one != want[name]).sum())
-        assert different == 0, f"{name}: {different} of {one.size} bytes differ"
-
-
-def check(batch: int, axes: dict[str, Any]) -> None:
-    mx = axes.get("mx", False)
-    device = equiv.device("emulated:sm_100a")
-    given = sample_front.inputs(batch, **{name: value for name, value in axes.items() if name != "mx"})
-    got = sample_front.run(device, given, mx=mx)
-    (launch,) = device.launches
-    n, tiles, split, group = front_tiling(batch)
-    assert (launch.grid, launch.cluster, launch.block) == ((split, 32, tiles), (split, group, 1), (192, 1, 1))
-    assert launch.dynamic_shared == CtaPlan(n, split, group).shared_bytes
-    same(got, sample_front.expected(device, given, mx=mx))
-
-
 @pytest.mark.parametrize(("batch", "axes"), CASES, ids=str)
 def test_every_byte_follows_from_the_declared_order(batch: int, axes: dict[str, Any]) -> None:
-    check(batch, axes)
+    check("sm_100a", 192, batch, axes)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("batch", "axes"), LARGE, ids=str)
 def test_every_byte_follows_from_the_declared_order_in_large_batches(batch: int, axes: dict[str, Any]) -> None:
-    check(batch, axes)
+    check("sm_100a", 192, batch, axes)
 
 
 def test_sums_of_integers_are_those_of_float64() -> None:
     given = sample_front.inputs(100, normalized=True, integers=True)
     exact = given["q_c"].double() @ given["w_q"].double().T
-    np.testing.assert_array_equal(sample_front.query(given), sample_front.words(exact.to(torch.bfloat16)))
+    np.testing.assert_array_equal(sample_front.query(given, "sm_100a"), sample_front.words(exact.to(torch.bfloat16)))
     device = equiv.device("emulated:sm_100a")
     same(sample_front.run(device, given), sample_front.expected(device, given))
 
@@ -119,7 +101,7 @@ def test_a_row_has_the_same_bits_in_every_batch_of_a_tiling_and_others_across_ti
 
     def first(batch: int) -> Any:
         names = ("projected", "slots", "q_out", "w_out")
-        return sample_front.query(given | {name: given[name][:batch] for name in names})[:33]
+        return sample_front.query(given | {name: given[name][:batch] for name in names}, "sm_100a")[:33]
 
     def run(batch: int) -> Any:
         names = ("projected", "slots", "q_out", "w_out")
@@ -155,8 +137,8 @@ def test_weights_of_another_shape_are_refused() -> None:
 
 def test_an_architecture_without_a_form_is_refused() -> None:
     given = sample_front.inputs(1)
-    device = equiv.device("emulated:sm_90a")
-    with device.active(), pytest.raises(UsageError, match="the front has no form for sm_90a; it needs sm_100a"):
+    device = equiv.device("emulated:sm_80")
+    with device.active(), pytest.raises(UsageError, match="the front has no form for sm_80, only for sm_90a, sm_100a"):
         dsa_front(**given, **sample_front.options(given))
 
 
