@@ -38,9 +38,10 @@ def altered(cta: Any, **changes: int) -> Any:
 @contextlib.contextmanager
 def overridden(name: str, method: Any) -> Iterator[None]:
     """`IndexFrontMma` with another method of that name."""
-    from equiv.cute.dsa.front import IndexFrontMma
+    from equiv.cute.dsa.front_host import FORMS
 
-    with exchanged("equiv.cute.dsa.front_host.IndexFrontMma", type("Faulty", (IndexFrontMma,), {name: method})):
+    faulty = type("Faulty", (FORMS["sm_100a"],), {name: method})
+    with exchanged("equiv.cute.dsa.front_host.FORMS", {"sm_100a": faulty}):
         yield
 
 
@@ -48,8 +49,8 @@ def last_block_dropped(case: Case, tensors: Mapping[str, Any]) -> None:
     """The last 64 columns of a slice are not multiplied."""
     from equiv.cute.dsa.front import IndexFrontMma
 
-    def multiply(self: Any, cta: Any, accumulator: Any) -> None:
-        IndexFrontMma.multiply(self, altered(cta, blocks=cta.plan.blocks - 1), accumulator)
+    def multiply(self: Any, cta: Any, thread: Any) -> None:
+        IndexFrontMma.multiply(self, altered(cta, blocks=cta.plan.blocks - 1), thread)
 
     with overridden("multiply", multiply):
         candidate(case, tensors)
@@ -110,12 +111,12 @@ def accumulator_read_early(case: Case, tensors: Mapping[str, Any]) -> None:
         def accumulated(self) -> Any:
             return self.weights_full(0)
 
-    def epilogue(self: Any, cta: Any, *others: Any) -> None:
+    def sums(self: Any, cta: Any, channel: Any) -> Any:
         early = copy(cta)
         early.__class__ = Early
-        IndexFrontMma.epilogue(self, early, *others)
+        return IndexFrontMma.sums(self, early, channel)
 
-    with overridden("epilogue", epilogue):
+    with overridden("sums", sums):
         candidate(case, tensors)
 
 
@@ -123,8 +124,8 @@ def mailbox_expects_too_few(case: Case, tensors: Mapping[str, Any]) -> None:
     """The barrier of the partial sums is told of one column less than arrives."""
     from equiv.cute.dsa.front_cta import init_barriers
 
-    def short(cta: Any, normalized: Any) -> None:
-        init_barriers(altered(cta, owned=cta.plan.owned - 1), normalized)
+    def short(cta: Any, *others: Any) -> None:
+        init_barriers(altered(cta, owned=cta.plan.owned - 1), *others)
 
-    with exchanged(f"{FRONT}.init_barriers", short):
+    with exchanged(f"{FRONT}_form.init_barriers", short):
         candidate(case, tensors)

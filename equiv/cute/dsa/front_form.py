@@ -24,7 +24,7 @@ from equiv.geometry.dsa import HEADS
 from equiv.geometry.front import RANK
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Mapping
 
 
 class IndexFront(ABC):
@@ -55,12 +55,16 @@ class IndexFront(ABC):
     methods that follow the kernel.
 
     Attributes:
-        multipliers: warps that multiply.
+        warps: all of a CTA.
+        multipliers: those that multiply.
+        registers: of a thread by role, `write`, `multiply` or `load`, where warpgroups trade them; else none.
         releases: arrivals that make a stage of the ring empty.
         completions: arrivals that complete the sums.
     """
 
+    warps: ClassVar[int]
     multipliers: ClassVar[int]
+    registers: ClassVar[Mapping[str, int]]
     releases: ClassVar[int]
     completions: ClassVar[int]
 
@@ -94,7 +98,7 @@ class IndexFront(ABC):
 
     @property
     def loader(self) -> int:
-        """The loading warp, the CTA's last."""
+        """The loading warp; those behind it only fill its warpgroup."""
         return WARPS + self.multipliers
 
     @cute.jit
@@ -128,8 +132,9 @@ class IndexFront(ABC):
             rows_atom, tRows, mP, rows, mGamma, mMap, mNormW, mNormB, mCache, mSlots, mQOut, mWOut, eps, key_eps
         ).launch(
             grid=(plan.split, HEADS, cute.ceil_div(mP.shape[0], plan.n)),
-            block=(32 * (self.loader + 1), 1, 1),
+            block=(32 * self.warps, 1, 1),
             cluster=(plan.split, plan.group, 1),
+            min_blocks_per_mp=1,
             stream=stream,
             use_pdl=True,
         )
@@ -162,14 +167,18 @@ class IndexFront(ABC):
                 init_barriers(cta, self.normalized, self.releases, self.completions)
             load_first_weights(cta, mMap)
         self.open(cta, warp)
-        if warp == self.loader:
-            cute.arch.griddepcontrol_wait()
-            load_blocks(cta, mMap, rows_atom, tRows)
-            insert_keys(cta, self.index, mP, mNormW, mNormB, mCache, mSlots, key_eps, lane)
-            cute.arch.griddepcontrol_launch_dependents()
+        if warp >= self.loader:
+            self.take_registers("load")
+            if warp == self.loader:
+                cute.arch.griddepcontrol_wait()
+                load_blocks(cta, mMap, rows_atom, tRows)
+                insert_keys(cta, self.index, mP, mNormW, mNormB, mCache, mSlots, key_eps, lane)
+                cute.arch.griddepcontrol_launch_dependents()
         elif warp >= WARPS:
+            self.take_registers("multiply")
             self.multiply(cta, thread - 32 * WARPS)
         else:
+            self.take_registers("write")
             if cutlass.const_expr(not self.normalized):
                 stage_gamma(cta, mGamma, thread)
             cute.arch.griddepcontrol_wait()
@@ -183,6 +192,15 @@ class IndexFront(ABC):
             else:
                 quantise_fp8(cta, sums, mQOut, mWOut, thread)
         self.close(cta, warp)
+
+    def take_registers(self, role: str) -> None:
+        """As many registers as the role needs; for whole warpgroups."""
+        if role in self.registers:
+            even = 65536 // (32 * self.warps)
+            if self.registers[role] > even:
+                cute.arch.setmaxregister_increase(self.registers[role])
+            else:
+                cute.arch.setmaxregister_decrease(self.registers[role])
 
     def rows_arrived(self, cta: Any, stage: Int32) -> cute.Pointer:
         """The barrier that says that a stage's rows can be multiplied."""

@@ -7,6 +7,8 @@ into the ring, which nobody needs any more.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, ClassVar
+
 import cutlass
 from cutlass import BFloat16, Float32, Int32, cute
 from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
@@ -14,13 +16,17 @@ from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 from equiv.cute.dsa.front_epilogue import GROUP, MailboxColumns
 from equiv.cute.dsa.front_form import IndexFront
 from equiv.cute.dsa.front_load import SWIZZLE
-from equiv.cute.dsa.tiling import BLOCK_COLUMNS
+from equiv.cute.dsa.tiling import BLOCK_COLUMNS, WARPS
 from equiv.cute.fixed import Fixed
 from equiv.cute.shared import push2
 from equiv.geometry.dsa import DIM
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 MULTIPLIERS = 8
 THREADS = 32 * MULTIPLIERS
+MAX_ROWS = 128
 PITCH = DIM + 4
 """Float32 values from column to column of the sums; four more than used spread a fragment's columns over the banks."""
 
@@ -28,14 +34,16 @@ PITCH = DIM + 4
 class IndexFrontHopper(IndexFront):
     """The front for sm_90a: eight warps multiply, warp w the channels 16 w .. 16 w + 15 of all rows of the tile."""
 
+    warps = WARPS + MULTIPLIERS + 4
     multipliers = MULTIPLIERS
+    registers: ClassVar[Mapping[str, int]] = {"write": 104, "multiply": 176, "load": 56}
     releases = MULTIPLIERS
     completions = THREADS
 
     @cute.jit
     def multiply(self, cta, thread: Int32):
         """Every block in four steps of 16 columns; the next block's steps are issued before a stage is given back."""
-        plan = self.plan
+        plan = cta.plan
         tiled = products(plan.n)
         slices = tiled.get_slice(thread)
         rW = tiled.make_fragment_A(slices.partition_A(operand(cta.weights, DIM, plan.stages)))
@@ -65,7 +73,7 @@ class IndexFrontHopper(IndexFront):
         Element i of a thread is channel 16 * warp + lane / 4, 8 more if i & 2, and row 8 (i / 4) + 2 (lane % 4), one
         more if i & 1.
         """
-        plan = self.plan
+        plan = cta.plan
         lower = thread // 32 * 16 + thread % 32 // 4
         if cutlass.const_expr(plan.split > 1):
             for eight in cutlass.range_constexpr(plan.n // 8):
@@ -112,9 +120,13 @@ class SharedColumns(Fixed):
 
 
 def products(n: int) -> cute.TiledMma:
-    """`wgmma` of 128 channels and n rows, by two warpgroups: both operands in shared memory, sums in float32."""
+    """`wgmma` of 128 channels and n rows, by two warpgroups: both operands in shared memory, sums in float32.
+
+    More than 128 rows take two instructions, as ptxas wants the registers of one to be there when the kernel starts.
+    """
+    rows = n if n <= MAX_ROWS else n // 2
     operation = warpgroup.MmaF16BF16Op(
-        BFloat16, Float32, (DIM // 2, n, 16), warpgroup.OperandSource.SMEM, OperandMajorMode.K, OperandMajorMode.K
+        BFloat16, Float32, (DIM // 2, rows, 16), warpgroup.OperandSource.SMEM, OperandMajorMode.K, OperandMajorMode.K
     )
     return cute.make_tiled_mma(operation, (2, 1, 1))
 

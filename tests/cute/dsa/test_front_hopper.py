@@ -20,7 +20,7 @@ from equiv.cute.dsa.front_hopper import PITCH
 from equiv.cute.dsa.tiling import CtaPlan, front_tiling
 from equiv.emulator import engine
 
-THREADS = 416
+THREADS = 512
 CASES: tuple[tuple[int, dict[str, Any]], ...] = (
     (1, {}),
     (5, {"fp4": True}),
