@@ -246,6 +246,17 @@ def load(path: Path | str, pair: Pair | None = None) -> tuple[Case, ...]:
     return tuple(cases)
 
 
+def problems(case: Case, pair: Pair) -> tuple[Fault, ...]:
+    """What is wrong with axes and regimes of a case that no file of this machine stated, by the pair's own rules."""
+    reader = _Reader()
+    stated = {"axes": dict(case.axes), "regimes": dict(case.regimes)}
+    reader.axes(stated, "$", pair.axes)
+    reader.regimes(stated, "$", pair.regimes)
+    if not reader.faults:
+        reader.faults += [Fault(f"$.{below}", problem) for below, problem in pair.check(case)]
+    return tuple(reader.faults)
+
+
 def load_gaps(path: Path, cases: Iterable[Case], today: dt.date) -> tuple[Gap, ...]:
     """The known gaps listed in a file; none if it does not exist.
 

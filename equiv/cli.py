@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from equiv import commands, reporting, running
+from equiv import commands, debugging, reporting, running
 from equiv.arguments import seconds
 from equiv.errors import EquivError
 from equiv.plan import DEFAULT_DEVICE
@@ -66,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
 
     running.add_parser(commands_, _selecting)
     reporting.add_parser(commands_)
+    debugging.add_parsers(commands_)
 
     rounding = commands_.add_parser("rounding", help="where a pair rounds, and in which order each party adds")
     rounding.add_argument("pair", metavar="PAIR")

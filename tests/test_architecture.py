@@ -20,15 +20,16 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LIMIT = 400
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "records", "arguments", "cache", "ccode", "geometry", "packages", "terminal"),
+    ("errors", "records", "arguments", "cache", "ccode", "fields", "geometry", "packages", "terminal"),
     ("rounding",),
     ("emulator", "envelope", "inputs", "buffers", "patterns", "spread"),
     ("casefile", "pairs", "compare", "device", "dsa_index", "dsa_front", "kda"),
     ("runner",),
-    ("verify", "order", "explain"),
+    ("verify", "order", "explain", "stored"),
     ("wire", "workers"),
     ("journal", "plan", "report", "changed", "history"),
-    ("commands", "running", "reporting", "doctor", "bench"),
+    ("dump", "dump_compare"),
+    ("commands", "running", "reporting", "debugging", "doctor", "bench"),
     ("cli", "pytest_plugin"),
 )
 """From left to right: a module imports from its own layer and from those before it, never from one behind it."""

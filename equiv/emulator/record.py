@@ -17,6 +17,7 @@ from equiv.emulator.content import CHUNK, BlobStore, Content, Extent
 from equiv.emulator.launch import LIMIT_BLOCK, LIMIT_CLUSTER, LIMIT_GRID, LIMIT_PARAMS, LIMIT_SHARED, Dim
 from equiv.emulator.store import ARCHITECTURES, ImageStore
 from equiv.errors import RecordError
+from equiv.fields import Field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,8 +29,8 @@ SCHEMA = 1
 LARGEST_BUFFER = 1 << 40
 ATTRIBUTES = ("cooperative", "priority", "programmatic_serialization")
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+#-]{0,199}")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+#-]{0,199}")
+DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ class RecordFolder:
         Raises:
             RecordError: the name cannot be a file name, or is taken.
         """
-        if not _NAME.fullmatch(name):
+        if not NAME.fullmatch(name):
             raise RecordError(f"capture name {name!r}: wanted letters, digits and . _ + # - (at most 200)")
         path = self.root / "captures" / f"{name}.json"
         if path.exists():
@@ -138,11 +139,7 @@ class RecordFolder:
             RecordError: it is not here, damaged, or of another version; file and field are named.
         """
         path = self.root / "captures" / f"{name}.json"
-        try:
-            data = json.loads(path.read_bytes())
-        except (OSError, ValueError, RecursionError) as error:
-            raise RecordError(f"{path}: {error}") from error
-        top = _Field(str(path), "$", data)
+        top = Field.read(path)
         top.keys({"schema", "device", "launches"})
         if top["schema"].data != SCHEMA:
             raise top["schema"].wrong(f"{SCHEMA}, the version this program reads")
@@ -168,8 +165,8 @@ def _launch_index(launch: LaunchRecord) -> dict[str, Any]:
                 "name": one.name,
                 "nbytes": one.before.nbytes,
                 "writable": one.writable,
-                "before": _content_index(one.before),
-                "after": None if one.after is None else _content_index(one.after),
+                "before": content_index(one.before),
+                "after": None if one.after is None else content_index(one.after),
             }
             for one in launch.buffers
         ],
@@ -177,60 +174,17 @@ def _launch_index(launch: LaunchRecord) -> dict[str, Any]:
     }
 
 
-def _content_index(content: Content) -> dict[str, Any]:
+def content_index(content: Content) -> dict[str, Any]:
+    """A content as a JSON object: its digest and extents."""
     return {"sha256": content.digest, "extents": [[one.offset, one.size, one.blob] for one in content.extents]}
 
 
-@dataclass(frozen=True, slots=True)
-class _Field:
-    """A value of the index with its path; every reader checks the type and range, and names the path if it is wrong."""
-
-    file: str
-    path: str
-    data: Any
-
-    def wrong(self, wanted: str) -> RecordError:
-        shown = repr(self.data)
-        return RecordError(
-            f"{self.file}: {self.path} is {shown if len(shown) < 80 else shown[:77] + '...'}, wanted {wanted}"
-        )
-
-    def keys(self, wanted: set[str]) -> None:
-        if not isinstance(self.data, dict):
-            raise self.wrong("an object")
-        if set(self.data) != wanted:
-            odd = ", ".join(sorted(set(self.data) ^ wanted))
-            raise RecordError(f"{self.file}: {self.path} has missing or unknown fields: {odd}")
-
-    def __getitem__(self, key: str) -> _Field:
-        return _Field(self.file, f"{self.path}.{key}", self.data[key])
-
-    def items(self, count: int | None = None) -> list[_Field]:
-        if not isinstance(self.data, list) or (count is not None and len(self.data) != count):
-            raise self.wrong("a list" if count is None else f"{count} values")
-        return [_Field(self.file, f"{self.path}[{index}]", value) for index, value in enumerate(self.data)]
-
-    def integer(self, low: int, high: int) -> int:
-        if type(self.data) is not int or not low <= self.data <= high:
-            raise self.wrong(f"an integer in {low}..{high}")
-        return self.data
-
-    def text(self, pattern: re.Pattern[str] | None = None) -> str:
-        if not isinstance(self.data, str) or (pattern is not None and not pattern.fullmatch(self.data)):
-            raise self.wrong("a text" if pattern is None else f"a text like {pattern.pattern}")
-        return self.data
-
-    def choice(self, known: tuple[str, ...]) -> str:
-        if self.data not in known:
-            raise self.wrong(f"one of {', '.join(known)}")
-        return str(self.data)
-
-    def dims(self, limits: Dim) -> Dim:
-        first, second, third = (one.integer(1, limit) for one, limit in zip(self.items(3), limits, strict=True))
-        return first, second, third
+def _dims(field: Field, limits: Dim) -> Dim:
+    first, second, third = (one.integer(1, limit) for one, limit in zip(field.items(3), limits, strict=True))
+    return first, second, third
 
 
-def _read_launch(launch: _Field) -> LaunchRecord:
+def _read_launch(launch: Field) -> LaunchRecord:
     launch.keys(set(LaunchRecord.__slots__))
     params = _read_params(launch["params"])
     toolchain, attributes = launch["toolchain"], launch["attributes"]
@@ -243,13 +197,13 @@ def _read_launch(launch: _Field) -> LaunchRecord:
     if len(sizes) != len(buffers):
         raise launch["buffers"].wrong("buffers of different names")
     return LaunchRecord(
-        image=launch["image"].text(_DIGEST),
+        image=launch["image"].text(DIGEST),
         kernel=launch["kernel"].text(),
         arch=launch["arch"].choice(ARCHITECTURES),
         toolchain={name: toolchain[name].text() for name in toolchain.data},
-        grid=launch["grid"].dims(LIMIT_GRID),
-        block=launch["block"].dims(LIMIT_BLOCK),
-        cluster=launch["cluster"].dims((LIMIT_CLUSTER,) * 3),
+        grid=_dims(launch["grid"], LIMIT_GRID),
+        block=_dims(launch["block"], LIMIT_BLOCK),
+        cluster=_dims(launch["cluster"], (LIMIT_CLUSTER,) * 3),
         dynamic_shared=launch["dynamic_shared"].integer(0, LIMIT_SHARED),
         attributes={name: attributes[name].integer(-(2**31), 2**31 - 1) for name in attributes.data},
         params=params,
@@ -259,14 +213,14 @@ def _read_launch(launch: _Field) -> LaunchRecord:
     )
 
 
-def _read_params(field: _Field) -> bytes:
+def _read_params(field: Field) -> bytes:
     text = field.text(re.compile(r"([0-9a-f]{2})*"))
     if len(text) > 2 * LIMIT_PARAMS:
         raise field.wrong(f"at most {LIMIT_PARAMS} bytes in hexadecimal")
     return bytes.fromhex(text)
 
 
-def _read_pointer(field: _Field, params: int, sizes: Mapping[str, int]) -> Pointer:
+def _read_pointer(field: Field, params: int, sizes: Mapping[str, int]) -> Pointer:
     offset, buffer, displacement = field.items(3)
     name = buffer.text()
     if name not in sizes:
@@ -277,27 +231,30 @@ def _read_pointer(field: _Field, params: int, sizes: Mapping[str, int]) -> Point
     return Pointer(place, name, displacement.integer(0, sizes[name] - 1))
 
 
-def _read_buffer(field: _Field) -> BufferRecord:
+def _read_buffer(field: Field) -> BufferRecord:
     field.keys({"name", "nbytes", "writable", "before", "after"})
     nbytes = field["nbytes"].integer(1, LARGEST_BUFFER)
-    if not isinstance(field["writable"].data, bool):
-        raise field["writable"].wrong("true or false")
-    after = None if field["after"].data is None else _read_content(field["after"], nbytes)
+    after = None if field["after"].data is None else read_content(field["after"], nbytes)
     return BufferRecord(
-        field["name"].text(_NAME), field["writable"].data, _read_content(field["before"], nbytes), after
+        field["name"].text(NAME), field["writable"].flag(), read_content(field["before"], nbytes), after
     )
 
 
-def _read_content(field: _Field, nbytes: int) -> Content:
+def read_content(field: Field, nbytes: int) -> Content:
+    """The content of `nbytes` that `content_index` wrote; its blobs are checked when they are read.
+
+    Raises:
+        RecordError: a field is wrong, or the digest is not that of the extents.
+    """
     field.keys({"sha256", "extents"})
     extents = []
     reached = 0
     for one in field["extents"].items():
         offset, size, blob = one.items(3)
         start = offset.integer(reached, nbytes - 1)
-        extents.append(Extent(start, size.integer(1, min(CHUNK, nbytes - start)), blob.text(_DIGEST)))
+        extents.append(Extent(start, size.integer(1, min(CHUNK, nbytes - start)), blob.text(DIGEST)))
         reached = start + extents[-1].size
     content = Content(nbytes, tuple(extents))
-    if field["sha256"].text(_DIGEST) != content.digest:
+    if field["sha256"].text(DIGEST) != content.digest:
         raise field["sha256"].wrong(f"{content.digest}, the digest of its extents")
     return content

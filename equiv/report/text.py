@@ -112,11 +112,12 @@ def _output(output: OutputVerdict) -> list[str]:
     lines = [f"  {output.output}: {output.status}{blamed}: {first}{used}{undefined}"]
     lines += [f"    {line}" for line in rest]
     for difference in output.differences:
-        lines += _difference(difference)
+        lines += difference_lines(difference)
     return lines
 
 
-def _difference(difference: Difference) -> list[str]:
+def difference_lines(difference: Difference) -> list[str]:
+    """How two arrays differ: the count, the elements shown, what they have in common; indented for an output."""
     parties = f"{difference.left} (expected) against {difference.right} (got)"
     lines = [f"    {difference.count} of {difference.total} differ, {parties}"]
     lines += [f"      at      {_element(element, difference.format)}" for element in difference.worst[:SHOWN]]
