@@ -312,7 +312,7 @@ def test_a_list_of_known_gaps_that_does_not_hold_is_a_usage_error(
 def test_the_report_says_what_the_numbers_of_an_emulated_device_rest_on(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("fake::good", "--device", "emulated:sm_100a") == 0
     assert (
-        "emulated:sm_100a: arithmetic shared with sm_90a as measured on an H200, of sm_100a alone by published"
+        "emulated:sm_100a: arithmetic as measured on an H200; launches name what of sm_100a alone they executed"
         in capsys.readouterr().out
     )
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from equiv.emulator.assignment import Tracking
     from equiv.emulator.ptx import Kernel
     from equiv.emulator.shapes import Shape
     from equiv.emulator.variables import SharedVariable
@@ -50,6 +53,9 @@ class ByteCode:
         local_size: bytes of local memory a lane.
         dynamic_at: offset of dynamic shared memory within a CTA's.
         shared: the variables in shared memory.
+        tracking: what to do about registers of which it is not certain that something was written to them.
+        shadows: where the mask of each of these lies.
+        scratch: offset of 256 bytes for following shuffles.
     """
 
     kernel: Kernel
@@ -62,3 +68,6 @@ class ByteCode:
     dynamic_at: int
     local_size: int
     shared: tuple[SharedVariable, ...] = ()
+    tracking: Mapping[int, Tracking] = field(default_factory=dict)
+    shadows: Mapping[str, int] = field(default_factory=dict)
+    scratch: int = 0

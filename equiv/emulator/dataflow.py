@@ -66,7 +66,14 @@ class Block:
 
 
 def blocks(kernel: Kernel) -> list[Block]:
-    """The basic blocks in order. A label that no branch names starts none."""
+    """The basic blocks in order, with what is live. A label that no branch names starts none."""
+    found = split(kernel)
+    _find_live(kernel, found)
+    return found
+
+
+def split(kernel: Kernel) -> list[Block]:
+    """The basic blocks in order, without what is live."""
     instructions = kernel.instructions
     starts = {0}
     for index, one in enumerate(instructions):
@@ -77,9 +84,22 @@ def blocks(kernel: Kernel) -> list[Block]:
         elif head == "call":  # ptxas fuses nothing across it
             starts.add(index + 1)
     edges = sorted(start for start in starts if start < len(instructions))
-    found = [Block(start, end) for start, end in zip(edges, [*edges[1:], len(instructions)], strict=True)]
-    _find_live(kernel, found)
-    return found
+    return [Block(start, end) for start, end in zip(edges, [*edges[1:], len(instructions)], strict=True)]
+
+
+def followers(kernel: Kernel, found: list[Block]) -> list[list[int]]:
+    """For each block the numbers of those that may come next; where it falls through, that one is last."""
+    at_start = {block.start: number for number, block in enumerate(found)}
+    result: list[list[int]] = []
+    for number, block in enumerate(found):
+        last = kernel.instructions[block.end - 1]
+        targets = [kernel.labels[label] for label in _targets(kernel, last)]
+        next_blocks = [at_start[index] for index in targets if index in at_start]
+        falls_through = last.guard is not None or last.opcode.split(".")[0] not in _ENDS_BLOCK
+        if falls_through and number + 1 < len(found):
+            next_blocks.append(number + 1)
+        result.append(next_blocks)
+    return result
 
 
 def _targets(kernel: Kernel, instruction: Instruction) -> tuple[str, ...]:
@@ -94,19 +114,10 @@ def _targets(kernel: Kernel, instruction: Instruction) -> tuple[str, ...]:
 
 def _find_live(kernel: Kernel, found: list[Block]) -> None:
     """Strong liveness, backwards to a fixed point: what only dead arithmetic reads is not needed."""
-    at_start = {block.start: number for number, block in enumerate(found)}
-    followers: list[list[int]] = []
-    for number, block in enumerate(found):
-        last = kernel.instructions[block.end - 1]
-        targets = [kernel.labels[label] for label in _targets(kernel, last)]
-        next_blocks = [at_start[index] for index in targets if index in at_start]
-        falls_through = last.guard is not None or last.opcode.split(".")[0] not in _ENDS_BLOCK
-        if falls_through and number + 1 < len(found):
-            next_blocks.append(number + 1)
-        followers.append(next_blocks)
+    following = followers(kernel, found)
     leaves = [
         not next_blocks or kernel.instructions[block.end - 1].opcode.startswith("ret")
-        for block, next_blocks in zip(found, followers, strict=True)
+        for block, next_blocks in zip(found, following, strict=True)
     ]
     facts = [(written(one), read(one), one.opcode.split(".")[0] in _PURE, one.guard) for one in kernel.instructions]
     live_in: list[set[str]] = [set() for _ in found]
@@ -116,7 +127,7 @@ def _find_live(kernel: Kernel, found: list[Block]) -> None:
         for number in reversed(range(len(found))):
             block = found[number]
             live = set(kernel.results) if leaves[number] else set()
-            live.update(*(live_in[follower] for follower in followers[number]))
+            live.update(*(live_in[follower] for follower in following[number]))
             block.live_out = frozenset(live)
             block.dead = set()
             for index in reversed(block.indices):

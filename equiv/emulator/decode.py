@@ -8,10 +8,11 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
+from equiv.emulator.assignment import Tracking, tracked
 from equiv.emulator.bytecode import ByteCode, Decoded, Place
 from equiv.emulator.isa import TABLE
 from equiv.emulator.isa.table import FLOAT_TYPES, TYPE_BITS, Entry, OperandSpec
-from equiv.emulator.layout import Layout, assign_registers
+from equiv.emulator.layout import LANES, Layout, assign_registers
 from equiv.emulator.ptx import (
     Address,
     Immediate,
@@ -44,6 +45,7 @@ SPECIALS = (
 _SPECIAL_NUMBER = {name: number for number, name in enumerate(SPECIALS)}
 _SHARED_ADDRESS = _SPECIAL_NUMBER["shared address"]
 _ALWAYS = _SPECIAL_NUMBER["always"]
+_ZERO = _SPECIAL_NUMBER["zero"]
 _CLOCKS = {
     "%clock": (32, 0), "%clock_hi": (32, 32), "%clock64": (64, 0),
     "%globaltimer": (64, 0), "%globaltimer_lo": (32, 0), "%globaltimer_hi": (32, 32),
@@ -336,6 +338,8 @@ def decode(module: Module, kernel: Kernel, arch: str, globals_at: dict[str, int]
             known[key] = decoder.decode(instruction)
         instructions.append(known[key])
     layout = assign_registers(kernel, tuple(instructions))
+    tracking = tracked(kernel, instructions)
+    shadows, scratch = _shadows(tracking, layout)
     arguments = tuple(tuple(_argument(place, kernel, layout) for place in one.places) for one in instructions)
     guards = [
         (layout.offset[one.guard], one.guard_negated) if one.guard else (layout.always, False)
@@ -343,6 +347,7 @@ def decode(module: Module, kernel: Kernel, arch: str, globals_at: dict[str, int]
     ]
     specials = [(_ALWAYS, layout.always, 4, 0)]
     specials += [(_SPECIAL_NUMBER[name], at, bits // 8, value) for (name, value, bits), at in layout.specials.items()]
+    specials += [(_ZERO, at, 4, 0) for at in range(scratch + 256, layout.size, 4 * LANES) if shadows]
     return ByteCode(
         kernel,
         arch,
@@ -354,7 +359,20 @@ def decode(module: Module, kernel: Kernel, arch: str, globals_at: dict[str, int]
         placed.dynamic_at,
         placed.local,
         placed.shared,
+        tracking,
+        shadows,
+        scratch,
     )
+
+
+def _shadows(tracking: dict[int, Tracking], layout: Layout) -> tuple[dict[str, int], int]:
+    """Where the masks of tracked registers lie, at the end of the register file, and the scratch memory before them."""
+    names = sorted({name for one in tracking.values() for name in (*one.reads, *one.writes, *one.sources)})
+    if not names:
+        return {}, 0
+    scratch = layout.take(2 * 4 * LANES)
+    first = layout.take(-(-len(names) // LANES) * 4 * LANES)
+    return {name: first + 4 * number for number, name in enumerate(names)}, scratch
 
 
 def _argument(place: Place, kernel: Kernel, layout: Layout) -> int:

@@ -168,8 +168,8 @@ class EmulatedDevice:
     def remarks(self) -> tuple[str, ...]:
         """What is to be known of the launches since activation beside their results: one line each, none twice.
 
-        An image whose fusing of products and sums nothing vouches for, sums whose order the hardware leaves open, and
-        what the checker noticed without calling it a fault.
+        An image whose fusing of products and sums nothing vouches for, sums whose order the hardware leaves open,
+        instructions that no hardware has been compared with, and what the checker noticed without calling it a fault.
         """
         vouches = self.vouches()
         lines = []
@@ -178,6 +178,8 @@ class EmulatedDevice:
                 lines.append(f"not vouched for: {one.kernel}: {vouches[one.image].detail}")
             if one.order_dependent:
                 lines.append(f"{one.kernel}: float additions to memory, whose order the hardware leaves open")
+            if one.unmeasured:
+                lines.append(f"{one.kernel}: by published model, never measured: {', '.join(one.unmeasured)}")
             lines += [f"{one.kernel}: {note}" for note in one.notes]
         return tuple(dict.fromkeys(lines))
 
@@ -261,6 +263,7 @@ class EmulatedDevice:
             trial=launch.trial,
             order_dependent=stats.order_dependent,
             notes=stats.notes,
+            unmeasured=stats.unmeasured,
         )
         self.launches.append(count)
         return count

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from equiv.emulator import backend, faults, matrix_unit, races
+from equiv.emulator import backend, faults, matrix_unit, races, watched
 from equiv.emulator.decode import decode
 from equiv.emulator.inline import inline
 from equiv.emulator.loading import check_launch, place_variables
@@ -26,6 +26,8 @@ from equiv.emulator.memory import Memory, Region
 from equiv.errors import DeviceError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from equiv.emulator.bytecode import ByteCode
     from equiv.emulator.ptx import Kernel, Module
 
@@ -61,6 +63,7 @@ class LaunchStats:
             leaves their order open, so that equal bits are not to be expected where several meet at one address.
         notes: what the checker saw that may be right and deserves a look, one an instruction.
         processor: seconds of the processor inside the engine; what other processes take does not count.
+        unmeasured: opcodes it executed whose results rest on a published model, no hardware having been compared.
     """
 
     warp_instructions: int
@@ -69,6 +72,7 @@ class LaunchStats:
     order_dependent: int = 0
     notes: tuple[str, ...] = ()
     processor: float = 0.0
+    unmeasured: tuple[str, ...] = ()
 
 
 _OP = np.dtype([("run", "<u8"), ("arg", "<u8"), ("guard", "<u4"), ("flip", "<u4")])
@@ -90,6 +94,7 @@ class _Launch(ctypes.Structure):
         ("events", ctypes.c_uint64), ("queue", ctypes.c_void_p), ("watch", ctypes.c_void_p),
         ("notes", ctypes.POINTER(faults.Note)), ("note_count", ctypes.c_uint32), ("reserved2", ctypes.c_uint32),
         ("observer", ctypes.c_void_p), ("info", ctypes.c_void_p), ("race", ctypes.c_void_p), ("other", faults.Other),
+        ("watched", ctypes.c_void_p), ("seen", ctypes.c_void_p),
     ]  # fmt: skip
 
 
@@ -113,6 +118,8 @@ class Program:
         code: array of `Op`; it and its arguments point into `keep`.
         data: the module's global and constant variables, as regions of every launch.
         uses_matrix: whether it needs the matrix unit.
+        watched: what a launch looks at beside executing it; None: nothing.
+        unmeasured: index -> opcode of the instructions that no hardware has been compared with.
     """
 
     kernel: Kernel
@@ -123,6 +130,8 @@ class Program:
     data: tuple[Region, ...]
     keep: tuple[object, ...] = field(repr=False, default=())
     uses_matrix: bool = False
+    watched: ctypes.Array[watched.Watched] | None = field(default=None, repr=False)
+    unmeasured: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -203,7 +212,16 @@ def _build(module: Module, kernel: Kernel, arch: str) -> Program:
     code["flip"] = [0xFFFF_FFFF if negated else 0 for _, negated in bytecode.guards]
     specials = np.array(bytecode.specials, np.uint32).reshape(-1, 4)
     uses = any(one.shape is not None and "launch->matrix->" in one.shape.body for one in bytecode.instructions)
-    return Program(kernel, arch, bytecode, code, specials, tuple(data.values()), (pool, *storage), uses)
+    named = watched.unmeasured(bytecode)
+    looked_at = {*named, *bytecode.tracking}
+    entries, keep = watched.table(bytecode, looked_at, code["run"]) if looked_at else (None, ())
+    own = ctypes.cast(backend.scheduler().equiv_watched, ctypes.c_void_p).value
+    for index in looked_at:
+        code["run"][index] = own
+        if watched.guarded(bytecode, index):
+            code["guard"][index], code["flip"][index] = bytecode.guards[-1][0], 0
+    kept = (pool, *storage, *keep)
+    return Program(kernel, arch, bytecode, code, specials, tuple(data.values()), kept, uses, entries, named)
 
 
 def launch(
@@ -236,7 +254,7 @@ def launch(
         ValueError: another `completion` or `check`.
         DeviceError: the launch itself is not possible on the architecture.
         IllegalAccessError: an access outside registered, shared, local or parameter memory, misaligned, a write where
-            only reads are allowed, a read of shared memory that was never written.
+            only reads are allowed, a read of shared memory that was never written, or the use of such a register.
         DeadlockError: every warp waits.
         EmulatorError: a trap, a misused barrier, the budget is used up.
     """
@@ -255,6 +273,7 @@ def launch(
     regions.sort(key=lambda region: region.address)
     table = np.array([(one.address, one.end, int(one.writable)) for one in regions] or [(0, 0, 0)], np.uint64)
     hints = np.zeros(len(program.code), np.uint32)
+    executed = np.zeros(len(program.code), np.uint8)
     waiting = (faults.Waiting * faults.WAITING_SHOWN)()
     notes = (faults.Note * faults.NOTES)()
     state = _Launch(
@@ -264,6 +283,7 @@ def launch(
         grid=config.grid, cluster=config.cluster, budget=DEFAULT_BUDGET if budget is None else budget,
         matrix=matrix_unit.address() if program.uses_matrix else None,
         late=int(completion == "late"), notes=notes, info=None if info is None else ctypes.addressof(info),
+        watched=None if program.watched is None else ctypes.addressof(program.watched), seen=executed.ctypes.data,
     )  # fmt: skip
     request = _Request(
         launch=ctypes.pointer(state), specials=program.specials.ctypes.data, special_count=len(program.specials),
@@ -286,7 +306,11 @@ def launch(
             shared,
             program.bytecode.shared,
             state.other,
+            watched.registers(program.bytecode),
         )
         raise faults.describe(program.kernel, config.grid, tuple(regions), stop)
     seen = faults.notes(program.kernel, config.grid, notes[: state.note_count], program.bytecode.shared)
-    return LaunchStats(state.instructions, state.lane_instructions, seconds, state.order_dependent, seen, processor)
+    named = tuple(dict.fromkeys(opcode for index, opcode in program.unmeasured.items() if executed[index]))
+    return LaunchStats(
+        state.instructions, state.lane_instructions, seconds, state.order_dependent, seen, processor, named
+    )

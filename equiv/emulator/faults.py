@@ -64,7 +64,7 @@ class Note(ctypes.Structure):
 
 # FaultKind of csrc/runtime.h.
 (_, OUT_OF_BOUNDS, MISALIGNED, READ_ONLY, SHARED_BOUNDS, LOCAL_BOUNDS, PARAM_BOUNDS, TRAP, BARRIER, BUDGET, DEADLOCK,
- VALUE, MATRIX, MBARRIER, COPY, UNWRITTEN, PEER, RACE) = range(18)  # fmt: skip
+ VALUE, MATRIX, MBARRIER, COPY, UNWRITTEN, PEER, RACE, REGISTER) = range(19)  # fmt: skip
 _BARRIER, _LANES, _WARP_SYNC, _CLUSTER, _MBARRIER, _TENSOR = range(1, 7)
 _SPACES = ("global", "global", "shared", "local", "parameter")
 _BARRIER_PROBLEMS = (
@@ -109,7 +109,7 @@ _VALUE_PROBLEMS = ("a copy of {0} bytes: cp.async copies 4, 8 or 16", "branch in
 class Stop:
     """How a launch stopped: the fault, what waits after a deadlock (the first of `waiting_count`).
 
-    Then bytes and variables of shared memory, and the earlier access of a race.
+    Then bytes and variables of shared memory, the earlier access of a race, and the tracked registers.
     """
 
     fault: Fault
@@ -118,6 +118,7 @@ class Stop:
     shared: int
     variables: tuple[SharedVariable, ...] = ()
     other: Other | None = None
+    registers: tuple[str, ...] = ()
 
 
 def describe(kernel: Kernel, grid: tuple[int, int, int], regions: tuple[Region, ...], stop: Stop) -> EmulatorError:
@@ -155,11 +156,12 @@ def describe(kernel: Kernel, grid: tuple[int, int, int], regions: tuple[Region, 
             first=_at(kernel, fault.size),
         ),
         UNWRITTEN: lambda: f"read of {fault.size} bytes at {_shared(fault.address, stop.variables)}, never written",
+        REGISTER: lambda: f"use of register {stop.registers[fault.size]} to which nothing was written in this lane",
         RACE: lambda: _race(kernel, grid, fault, stop),
         PEER: lambda: f"access to {_shared(fault.address, stop.variables)}, a CTA whose threads have all exited",
         COPY: lambda: _COPY_PROBLEMS[fault.detail].format(address=fault.address, size=fault.size, signed=signed),
     }
-    illegal = OUT_OF_BOUNDS <= fault.kind <= PARAM_BOUNDS or fault.kind in {UNWRITTEN, PEER}
+    illegal = OUT_OF_BOUNDS <= fault.kind <= PARAM_BOUNDS or fault.kind in {UNWRITTEN, PEER, REGISTER}
     kind = IllegalAccessError if illegal else EmulatorError
     return kind(f"{where}: {texts[fault.kind]()}")
 

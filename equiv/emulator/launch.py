@@ -55,8 +55,8 @@ class Launch:
 class LaunchCount:
     """What one finished launch took: instructions as executed by warps and by active lanes, seconds.
 
-    `seconds` are those of the clock on the wall, `processor` those that the processor spent on it. `order_dependent`
-    and `notes` are those of `engine.LaunchStats`. The other fields are those of `Launch`.
+    `seconds` are those of the clock on the wall, `processor` those that the processor spent on it. `order_dependent`,
+    `notes` and `unmeasured` are those of `engine.LaunchStats`. The other fields are those of `Launch`.
     """
 
     image: str
@@ -73,3 +73,4 @@ class LaunchCount:
     trial: bool = False
     order_dependent: int = 0
     notes: tuple[str, ...] = ()
+    unmeasured: tuple[str, ...] = ()

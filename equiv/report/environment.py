@@ -13,7 +13,7 @@ PACKAGES = ("equiv", "numpy", "torch", "triton", "nvidia-cutlass-dsl")
 
 BASIS = {
     "emulated:sm_90a": "arithmetic as measured on an H200",
-    "emulated:sm_100a": "arithmetic shared with sm_90a as measured on an H200, of sm_100a alone by published model",
+    "emulated:sm_100a": "arithmetic as measured on an H200; launches name what of sm_100a alone they executed",
 }
 """Emulated device -> what its numbers rest on; said in every report."""
 

@@ -221,3 +221,60 @@ def test_a_block_of_which_some_was_written_is_a_note_and_one_of_which_nothing_wa
     assert " warp 0 lane 0: 252 bytes of what is read at shared address 0x600 (CTA rank 0, offset 512 (`buffer`" in note
     assert note.endswith(" + 0)) were never written")
     assert "read of 256 bytes at shared address 0x600" in fails(f"@!%p1 exit;\n{store}", IllegalAccessError)
+
+
+# Guarded loads of some lanes, folded over a warp, of which one lane stores: as compilers sum over the warps of a CTA.
+FOLD = """
+    st.shared.b32 [%r21], 5; st.shared.b32 [%r21+4], 6; bar.sync 0; shl.b32 %r3, %r1, 2; add.u32 %r3, %r3, %r21;
+    setp.lt.u32 %p2, %r1, 2; @%p2 ld.shared.b32 %r4, [%r3]; shfl.sync.bfly.b32 %r5, %r4, 1, 31, -1;
+    add.u32 %r6, %r4, %r5; setp.eq.u32 %p3, %r1, {lane}; @%p3 st.global.b32 [%rd1], %r6;
+"""
+
+
+def test_lanes_that_have_no_part_in_a_sum_are_no_fault_unless_they_are_used() -> None:
+    data, _ = launch(FOLD.format(lane=1), threads=32)
+    assert data.view(np.uint32)[0] == 11
+    with pytest.raises(IllegalAccessError) as caught:
+        launch(FOLD.format(lane=2), threads=32)
+    message = "use of register %r6, made of %r4, to which nothing was written in this lane"
+    assert str(caught.value) == f"k: PTX line 13 `st.global.b32`, CTA (0, 0, 0) warp 0 lane 2: {message}"
+    data, _ = launch(FOLD.format(lane=2), threads=32, checks=False)
+    assert data.view(np.uint32)[0] != 0x01010101
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("add.u32 %r5, %r40, 1; st.global.b32 [%rd1], %r5;", "%r5, made of %r40, to which nothing was written"),
+        ("add.u64 %rd5, %rd1, %rd6; st.global.b32 [%rd5], 1;", "%rd5, made of %rd6, to"),
+        ("setp.eq.u32 %p5, %r40, 1; @%p5 bra L; L: mov.u32 %r5, 1;", "%p5, made of %r40, to"),
+        ("mov.b32 %r5, {%rs1, %rs2}; st.global.b32 [%rd1], %r5;", "%r5, made of %rs1, %rs2, to"),
+        ("@%p1 mov.u32 %r5, 1; st.global.b32 [%rd1], %r5;", "lane 1: use of register %r5 to which"),
+        ("@%p1 bra L; mov.u32 %r5, 1; L: st.global.b32 [%rd1], %r5;", "lane 0: use of register %r5 to which"),
+    ],
+)
+def test_the_use_of_a_register_that_nothing_was_written_to_is_found(body: str, message: str) -> None:
+    with pytest.raises(IllegalAccessError, match=message.replace("(", r"\(")):
+        launch(body)
+
+
+LOOP = """
+    mov.u32 %r6, 0; L: setp.eq.u32 %p5, %r6, 0; @%p5 mov.u32 %r5, 3; add.u32 %r6, %r6, %r5;
+    setp.lt.u32 %p6, %r6, 9; @%p6 bra L; st.global.b32 [%rd1], %r5;
+"""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "mov.b16 %rs1, 7; mov.b32 %r5, {%rs1, %rs2}; st.global.b16 [%rd1], %r5;",
+        "mov.f32 %f1, 0f3F800000; cvt.rn.satfinite.e4m3x2.f32 %rs1, %f2, %f1; st.global.b8 [%rd1], %rs1;",
+        "@%p1 mov.u32 %r5, 1; @%p1 st.global.b32 [%rd1], %r5;",
+        "@%p1 mov.u32 %r5, 1; @!%p1 mov.u32 %r5, 2; st.global.b32 [%rd1], %r5;",
+        "@!%p1 bra L; mov.u32 %r5, 1; L: @!%p1 bra M; st.global.b32 [%rd1], %r5; M:",
+        "@!%p1 bra L; mov.u32 %r5, 1; L: @%p1 st.global.b32 [%rd1], %r5;",
+        LOOP,
+    ],
+)
+def test_registers_that_are_written_wherever_they_matter_are_no_fault(body: str) -> None:
+    launch(body)

@@ -305,3 +305,14 @@ def test_processes_that_build_the_same_handlers_at_once_do_not_disturb_each_othe
         command, env={**environment, "PATH": os.environ["PATH"]}, capture_output=True, text=True, check=True
     )
     assert again.stdout.strip() == "6 11 16 21"
+
+
+def test_a_launch_names_the_instructions_that_it_executed_and_nobody_has_measured() -> None:
+    body = """
+        mov.b64 %rd5, 0; setp.eq.u32 %p1, %r1, 99; @%p1 bra NEVER; add.rn.f32x2 %rd6, %rd5, %rd5;
+        mul.rn.f32x2 %rd7, %rd6, %rd6; mul.rn.f32x2 %rd7, %rd7, %rd6; add.rn.f32 %f1, 0f3F800000, 0f3F800000; ret;
+        NEVER: fma.rn.f32x2 %rd6, %rd5, %rd5, %rd5; ret;
+    """
+    text = module_text(OUT + body, ("out",))
+    stats = run(text, [np.zeros(32, np.uint32)], LaunchConfig((1, 1, 1), (32, 1, 1)))
+    assert stats.unmeasured == ("add.rn.f32x2", "mul.rn.f32x2")

@@ -11,6 +11,7 @@
 #include "sync.h"
 #include "request.h"
 #include "tensor_state.h"
+#include "watched.h"
 
 #define QUANTUM 100000      /* instructions a warp runs before it is another's turn */
 #define SPIN_QUANTUM 2000   /* the same while warps spin */
@@ -371,6 +372,9 @@ int equiv_nothing(Warp *w, const Op *o, uint32_t m) {
     (void)w, (void)o, (void)m;
     return NEXT;
 }
+
+/* The handler of instructions that a launch looks at beside executing them. */
+int equiv_watched(Warp *w, const Op *o, uint32_t m) { return run_watched(w, o, m); }
 
 /* The handler of instructions that order accesses, in a launch that looks for races. */
 int equiv_observed(Warp *w, const Op *o, uint32_t m) { return race_observed(w, o, m); }

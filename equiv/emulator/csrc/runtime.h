@@ -27,7 +27,8 @@ typedef enum { READY = 0, WAIT_BARRIER, WAIT_LANES, WAIT_WARP_SYNC, WAIT_CLUSTER
 typedef enum {
     FAULT_NONE = 0, FAULT_OUT_OF_BOUNDS, FAULT_MISALIGNED, FAULT_READ_ONLY, FAULT_SHARED_BOUNDS, FAULT_LOCAL_BOUNDS,
     FAULT_PARAM_BOUNDS, FAULT_TRAP, FAULT_BARRIER, FAULT_BUDGET, FAULT_DEADLOCK, FAULT_VALUE, FAULT_MATRIX,
-    FAULT_MBARRIER, FAULT_COPY, FAULT_UNWRITTEN, FAULT_PEER, FAULT_RACE
+    FAULT_MBARRIER, FAULT_COPY, FAULT_UNWRITTEN, FAULT_PEER, FAULT_RACE,
+    FAULT_REGISTER
 } FaultKind;
 
 struct Op {
@@ -108,6 +109,8 @@ struct Launch {
     const struct Info *info;         /* of each instruction, for the observer */
     struct Race *race;               /* of the running cluster */
     Other other;                     /* the earlier access of a race */
+    const struct Watched *watched;   /* of each instruction (watched.h) */
+    uint8_t *seen;                   /* of each watched instruction: whether it was executed */
 };
 
 #define REG(type, k) ((type *)(w->regs + o->arg[k]))

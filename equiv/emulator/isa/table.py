@@ -70,6 +70,8 @@ TYPE_BITS = {
     "pred": 1,
 }
 FLOAT_TYPES = frozenset({"f32", "f64"})
+_BLACKWELL = 100
+_MOVES = frozenset({"ld", "st", "cp", "mov", "tensormap", "multimem", "clusterlaunchcontrol"})
 
 
 def c_type(type_name: str) -> str:
@@ -172,6 +174,12 @@ class Entry:
             choices = "|".join(".+" if choice == "*" else re.escape(choice) for choice in group.choices)
             text += rf"(?:\.(?P<g{number}>{choices}))" + ("?" if group.optional else "")
         return re.compile(text)
+
+    @cached_property
+    def measured(self) -> bool:
+        """Whether its results were compared with hardware, an H200; what only moves data needs no comparison."""
+        moves = self.base in _MOVES or (self.base == "tcgen05" and "mma" not in self.pattern.split())
+        return self.arch < _BLACKWELL or self.kind in {"none", "refused"} or moves
 
     def match(self, opcode: str) -> dict[str, str] | None:
         """The spelling of every group (empty if absent), or None."""
