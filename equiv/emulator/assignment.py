@@ -59,7 +59,7 @@ class Facts:
         self.known[predicate] = value
         self.written.update(name for name, negated in self.partly.get(predicate, ()) if negated != value)
 
-    def put(self, register: str, guard: str | None, negated: bool, *, certain: bool) -> None:
+    def put(self, register: str, guard: str | None, *, negated: bool, certain: bool) -> None:
         """The register is written, with something or with nothing."""
         self.known.pop(register, None)
         self.partly.pop(register, None)
