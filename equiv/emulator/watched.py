@@ -32,7 +32,7 @@ def unmeasured(bytecode: ByteCode) -> dict[int, str]:
     """Index -> opcode of the instructions that no hardware has been compared with."""
     pairs = zip(bytecode.kernel.instructions, bytecode.instructions[:-1], strict=True)
     return {
-        index: instruction.opcode
+        index: instruction.opcode + (" of three" if one.shape.entry.base in {"min", "max"} else "")
         for index, (instruction, one) in enumerate(pairs)
         if one.shape is not None and not one.shape.entry.measured
     }
