@@ -7,7 +7,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from equiv.emulator import toolchain
-from equiv.emulator.ptx import Address, Immediate, Instruction, Operand, Pair, Register, Symbol, Vector
+from equiv.emulator.ptx import Address, Immediate, Instruction, Operand, Pair, Register, Special, Symbol, Vector
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ def text(instruction: Instruction) -> str:
 
 def _operand(operand: Operand) -> str:
     match operand:
-        case Register() | Symbol():
+        case Register() | Special() | Symbol():
             return operand.name
         case Pair():
             return f"{_operand(operand.first)}|{_operand(operand.second)}"
