@@ -142,6 +142,7 @@ def test_each_element_of_a_and_b_meets_its_partner() -> None:
         np.testing.assert_array_equal(_mma(opcode, a, b, np.zeros((16, 8), np.uint32), "sm_90a"), want)
 
 
+ZEROS = "".join(f"mov.b32 %r{number}, 0; " for number in range(1, 8))
 MMA = "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%r1,%r2,%r3,%r4}, {%r5,%r6}, {%r7}, {%r1,%r2,%r3,%r4};"
 
 
@@ -149,11 +150,11 @@ def test_a_warp_without_all_its_lanes_cannot_multiply() -> None:
     with pytest.raises(
         EmulatorError, match="all 32 lanes of the warp must execute it together; lanes 0xffff0000 do not"
     ):
-        run(module_text(MMA + "ret;", ()), [], LaunchConfig((1, 1, 1), (16, 1, 1)))
+        run(module_text(ZEROS + MMA + "ret;", ()), [], LaunchConfig((1, 1, 1), (16, 1, 1)))
 
 
 def test_lanes_that_pass_by_a_product_leave_the_others_waiting() -> None:
-    body = "mov.u32 %r9, %tid.x; setp.lt.u32 %p1, %r9, 7; @%p1 bra END;" + MMA + "END: ret;"
+    body = ZEROS + "mov.u32 %r9, %tid.x; setp.lt.u32 %p1, %r9, 7; @%p1 bra END;" + MMA + "END: ret;"
     with pytest.raises(EmulatorError, match=r"lanes 0x0000007f do not|wait for lanes") as caught:
         run(module_text(body, ()), [], LaunchConfig((1, 1, 1), (32, 1, 1)))
     assert "mma.sync" in str(caught.value)

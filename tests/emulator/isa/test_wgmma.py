@@ -182,7 +182,7 @@ def test_what_an_instruction_cannot_mean_is_named(operands: str, message: str) -
 
 def test_a_warpgroup_must_be_whole() -> None:
     text = module_text(
-        ".reg .b32 %d<4>; wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16"
+        ".reg .b32 %d<4>; mov.u64 %rd1, 0; mov.u64 %rd2, 0; wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16"
         " {%d0,%d1,%d2,%d3}, %rd1, %rd2, 1, 1, 1, 0, 0; ret;",
         (),
         "sm_90a",
