@@ -1,7 +1,8 @@
-"""The commands for someone who looks for a cause: `equiv dump`, `equiv compare`."""
+"""The commands for someone who looks for a cause: `equiv dump`, `compare`, `repro`."""
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 from equiv import pairs
 from equiv.compare import PARTIES
 from equiv.device import device
+from equiv.errors import UsageError
 from equiv.plan import DEFAULT_DEVICE, cases
 from equiv.terminal import visible
 
 if TYPE_CHECKING:
     import argparse
+
+    from equiv.records import Case
 
 
 def add_parsers(commands: Any) -> None:  # noqa: ANN401
@@ -30,10 +34,26 @@ def add_parsers(commands: Any) -> None:  # noqa: ANN401
     comparing.add_argument("right", type=Path, metavar="B", help="another one: of another machine, device or version")
     comparing.set_defaults(command=_compare)
 
+    repro = commands.add_parser("repro", help="one case in one file that runs anywhere, or the run of such a file")
+    repro.add_argument("selector", nargs="?", default="", metavar="PAIR::CASE", help="the case to make a bundle of")
+    repro.add_argument("--device", default="", metavar="D", help=f"default {DEFAULT_DEVICE}, or where it was recorded")
+    repro.add_argument("--cases", type=Path, metavar="DIR", help="folder of case files")
+    repro.add_argument("--out", type=Path, metavar="FILE", help="the bundle (default PAIR.CASE.SEED.ARCH.zip)")
+    repro.add_argument("--run", type=Path, metavar="FILE", help="run this bundle and compare every byte")
+    repro.set_defaults(command=_repro)
+
 
 def _running(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default=DEFAULT_DEVICE, metavar="D", help=f"default {DEFAULT_DEVICE}")
     parser.add_argument("--cases", type=Path, metavar="DIR", help="folder of case files")
+
+
+def one_case(options: argparse.Namespace) -> Case:
+    """The one case that a selector means."""
+    chosen = cases(options.cases, [options.selector], [])
+    if len(chosen) != 1:
+        raise UsageError(f"{options.selector!r} selects {len(chosen)} cases; wanted one, PAIR::CASE")
+    return chosen[0]
 
 
 def _dump(options: argparse.Namespace) -> int:
@@ -69,3 +89,28 @@ def _compare(options: argparse.Namespace) -> int:
     found = list(compare(DumpFolder(options.left), DumpFolder(options.right)))
     print(dumped.render(found), end="")
     return int(not all(one.equal for one in found))
+
+
+def _repro(options: argparse.Namespace) -> int:
+    """Making one: 0 if it is offered. Running one: 0 if every byte is as recorded, else 1."""
+    from equiv.bundle import make, rerun
+    from equiv.report import bundled
+
+    if bool(options.run) == bool(options.selector):
+        raise UsageError("repro takes a case, PAIR::CASE, or --run FILE")
+    if options.run:
+        if options.out or options.cases:
+            raise UsageError("repro --run takes no --out and no --cases")
+        bundle, report = rerun.rerun(options.run, options.device)
+        print(visible(bundled.render(bundle)))
+        print(visible(str(report)))
+        return report.exit_code(strict=True)
+    case = one_case(options)
+    where = device(options.device or DEFAULT_DEVICE)
+    path = options.out or Path(f"{case.pair}.{case.id}.{case.seed}.{where.arch}.zip")
+    more = f" --cases {shlex.quote(str(options.cases))}" if options.cases else ""
+    again = f"equiv run {case.name} --device {where.name}{more}"
+    made = make.make(pairs.get(case.pair), case, where, path, again=again)
+    print(visible(bundled.render(made)))
+    print(f"{path}: {path.stat().st_size} bytes; run it with: equiv repro --run {shlex.quote(str(path))}")
+    return 0

@@ -28,7 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("verify", "order", "explain", "stored"),
     ("wire", "workers"),
     ("journal", "plan", "report", "changed", "history"),
-    ("dump", "dump_compare"),
+    ("dump", "dump_compare", "bundle"),
     ("commands", "running", "reporting", "debugging", "doctor", "bench"),
     ("cli", "pytest_plugin"),
 )

@@ -271,8 +271,8 @@ class EmulatedDevice:
     def _prepare(self, name: str, kernel: str) -> _Prepared:
         key = (name, kernel, self.arch)
         prepared = _PREPARED.get(key)
-        if prepared is None:
-            image = shared_store().find(name)
+        image = shared_store().find(name)
+        if prepared is None or image is None or prepared.image.ptx != image.ptx:
             if image is None:
                 raise DeviceError(
                     f"{kernel}: no PTX is known for the cubin {name}; compile it inside `device.active()`"

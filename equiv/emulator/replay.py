@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import mmap
+import re
 import struct
 import sys
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ import numpy as np
 
 from equiv.emulator.content import BlobStore, Content, view, window
 from equiv.emulator.record import BufferRecord, Capture, LaunchRecord, RecordFolder
-from equiv.errors import DeviceError, EquivError, UsageError
+from equiv.errors import DeviceError, EquivError, RecordError, UsageError
 from equiv.terminal import visible
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 WINDOW = 1 << 26
 """Bytes compared at a time."""
+
+ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 SHOWN = 8
 """Differing bytes shown of a buffer."""
@@ -144,8 +147,14 @@ class _Live:
     holds: str | None
 
 
-def replay_directory(path: Path, device: str, *, names: tuple[str, ...] = ()) -> ReplayReport:
+def replay_directory(path: Path, device: str, *, names: tuple[str, ...] = (), failing: bool = False) -> ReplayReport:
     """Replays the captures of a record folder (all, or those named) on `cuda:N` or `emulated:ARCH`.
+
+    Args:
+        path: the folder.
+        device: where to run.
+        names: captures; all if empty.
+        failing: in the emulator also run launches that failed when they were recorded: they have to fail alike.
 
     Raises:
         RecordError: a record is damaged.
@@ -153,10 +162,11 @@ def replay_directory(path: Path, device: str, *, names: tuple[str, ...] = ()) ->
         DeviceError: the place could not run a launch that ran when it was recorded.
         UsageError: no such kind of device.
     """
-    return replay(RecordFolder(path), _place(device), names)
+    place = _place(device)
+    return replay(RecordFolder(path), place, names, failing=failing and isinstance(place, _EmulatedPlace))
 
 
-def replay(folder: RecordFolder, place: Place, names: tuple[str, ...] = ()) -> ReplayReport:
+def replay(folder: RecordFolder, place: Place, names: tuple[str, ...] = (), *, failing: bool = False) -> ReplayReport:
     """The same in any place that kernels can run in.
 
     Raises:
@@ -164,7 +174,7 @@ def replay(folder: RecordFolder, place: Place, names: tuple[str, ...] = ()) -> R
     """
     report = ReplayReport(place.name)
     for name in names or folder.names():
-        _replay(folder, folder.load(name), place, report)
+        _replay(folder, folder.load(name), place, report, failing=failing)
     return report
 
 
@@ -182,13 +192,18 @@ def _place(device: str) -> Place:
     raise UsageError(f"cannot replay on {device!r}; known: cuda:N, emulated:sm_90a, emulated:sm_100a")
 
 
-def _replay(folder: RecordFolder, capture: Capture, place: Place, report: ReplayReport) -> None:
+def _replay(folder: RecordFolder, capture: Capture, place: Place, report: ReplayReport, *, failing: bool) -> None:
     live: dict[str, _Live] = {}
     report.captures += 1
     try:
         for index, record in enumerate(capture.launches):
             image = folder.images.get(record.image)
             why = _reason_to_skip(record, place)
+            if failing and record.error is not None and record.arch == place.arch:
+                _fails_alike(folder, record, live, place)
+                report.launches += 1
+                report.launches_equal += 1
+                continue
             if why is not None:
                 report.skipped.append((capture.name, index, why))
                 for one in live.values():
@@ -212,6 +227,26 @@ def _replay(folder: RecordFolder, capture: Capture, place: Place, report: Replay
     finally:
         for one in live.values():
             place.free(one.address)
+
+
+def _fails_alike(folder: RecordFolder, record: LaunchRecord, live: dict[str, _Live], place: Place) -> None:
+    """Runs a launch that failed when it was recorded.
+
+    Raises:
+        RecordError: it does not fail, or with other words up to the first address, which is another one here.
+    """
+    for buffer in record.buffers:
+        _fill(buffer, live, place, folder.blobs)
+    found = "nothing"
+    try:
+        place.launch(record, folder.images.get(record.image), _relocated(record, live))
+    except DeviceError as error:
+        found = f"{type(error).__name__}: {error}"
+    for one in live.values():
+        one.holds = None
+    assert record.error is not None  # only such launches come here
+    if ADDRESS.split(found, 1)[0] != ADDRESS.split(record.error, 1)[0]:
+        raise RecordError(f"{record.kernel} failed with {record.error!r} when it was recorded, now with {found!r}")
 
 
 def _reason_to_skip(record: LaunchRecord, place: Place) -> str | None:
@@ -310,19 +345,19 @@ class _EmulatedPlace:
         from equiv.emulator.launch import Launch
         from equiv.emulator.store import shared_store
 
-        shared_store().put(image)
-        self._device.run(
-            Launch(
-                image=record.image,
-                kernel=record.kernel,
-                grid=record.grid,
-                block=record.block,
-                cluster=record.cluster,
-                dynamic_shared=record.dynamic_shared,
-                attributes=record.attributes,
-                params=params,
+        with shared_store().lent(image):
+            self._device.run(
+                Launch(
+                    image=record.image,
+                    kernel=record.kernel,
+                    grid=record.grid,
+                    block=record.block,
+                    cluster=record.cluster,
+                    dynamic_shared=record.dynamic_shared,
+                    attributes=record.attributes,
+                    params=params,
+                )
             )
-        )
 
 
 def main(arguments: list[str] | None = None) -> int:

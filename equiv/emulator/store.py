@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from equiv.cache import cache_dir, write_atomic
 from equiv.errors import RecordError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 SCHEMA = 1
@@ -82,6 +83,23 @@ class ImageStore:
             # Last, so that an index always finds its two files.
             write_atomic(self._file(name, "json"), json.dumps(index, indent=1, sort_keys=True).encode())
         return name
+
+    @contextmanager
+    def lent(self, image: Image) -> Iterator[None]:
+        """Makes an image known for the length of the block, and on disk never.
+
+        For one out of a file that somebody else may have written: kept, its PTX would stand for the cubin of that
+        digest in every later run.
+        """
+        before = self._known.get(image.digest)
+        self._known[image.digest] = image
+        try:
+            yield
+        finally:
+            if before is None:
+                del self._known[image.digest]
+            else:
+                self._known[image.digest] = before
 
     def find(self, name: str) -> Image | None:
         """The image of that digest, or None if it was never put here.
