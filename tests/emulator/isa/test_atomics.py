@@ -186,6 +186,7 @@ def test_what_is_no_atomic_operation_is_refused_by_name() -> None:
 
 def test_a_vector_must_be_aligned_as_a_whole() -> None:
     at = np.zeros(64, np.float32)
-    body = f"{HEAD} mov.f32 %f1, 0f3F800000; and.b64 %rd1, %rd1, -16; red.global.add.v4.f32 [%rd1+24], {{%f1, %f1, %f1, %f1}};"
+    body = f"{HEAD} mov.f32 %f1, 0f3F800000; and.b64 %rd1, %rd1, -16;"
+    body += " red.global.add.v4.f32 [%rd1+24], {%f1, %f1, %f1, %f1};"
     with pytest.raises(IllegalAccessError, match="is not a multiple of 16"):
         run(module_text(body, ("at", "in", "out")), [at, at.copy(), at.copy()], LaunchConfig((1, 1, 1), (32, 1, 1)))
