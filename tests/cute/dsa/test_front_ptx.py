@@ -15,18 +15,24 @@ from cutlass import Float32, cute
 
 import equiv
 from equiv.cute import host
-from equiv.cute.dsa.front import IndexFrontMma
+from equiv.cute.dsa.front_host import FORMS
+from equiv.cute.dsa.tiling import CtaPlan, front_tiling
 from equiv.cute.tensormap import tensor_map
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-VARIANTS: dict[str, tuple[int, dict[str, Any]]] = {
-    "split4": (48, {}),
-    "split2": (128, {}),
-    "split1-fp4": (1024, {"fp4": True}),
-    "split1-normalized": (256, {"normalized": True}),
+MMA: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "split4": ("sm_100a", 48, {}),
+    "split2": ("sm_100a", 128, {}),
+    "split1-fp4": ("sm_100a", 1024, {"fp4": True}),
+    "split1-normalized": ("sm_100a", 256, {"normalized": True}),
 }
+HOPPER: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "hopper-split4": ("sm_90a", 48, {}),
+    "hopper-split1-fp4": ("sm_90a", 1024, {"fp4": True}),
+}
+VARIANTS = MMA | HOPPER
 Compiled = tuple[str, bytes]
 
 
@@ -37,10 +43,10 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Compil
 
     def get(name: str) -> Compiled:
         if name not in made:
-            batch, axes = VARIANTS[name]
+            arch, batch, axes = VARIANTS[name]
             given = sample_front.inputs(batch, **axes)
             rows = given["projected"][:, :1536] if given["q_c"] is None else given["q_c"]
-            kernel = IndexFrontMma(
+            kernel = FORMS[arch](
                 batch,
                 1536,
                 1664,
@@ -51,7 +57,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Compil
             rest = [given[key] for key in ("norm_w", "norm_b", "cache", "slots", "q_out", "w_out")]
             tensors = (given["projected"], rows, given["w_qa"], tensor_map(given["w_q"], 128), *rest)
             folder = tmp_path_factory.mktemp("cute")
-            with equiv.device("emulated:sm_100a").active():
+            with equiv.device(f"emulated:{arch}").active():
                 function = cute.compile(
                     kernel,
                     *map(host.dynamic, tensors),
@@ -69,7 +75,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Compil
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_cubin_has_no_spills_and_no_stack(compiled: Callable[[str], Compiled], name: str, tmp_path: Path) -> None:
     ptx, cubin = compiled(name)
-    assert ".target sm_100a" in ptx
+    assert f".target {VARIANTS[name][0]}" in ptx
     assert ".local" not in ptx
     image = tmp_path / "kernel.cubin"
     image.write_bytes(cubin)
@@ -82,11 +88,27 @@ def test_the_cubin_has_no_spills_and_no_stack(compiled: Callable[[str], Compiled
     assert int(registers[1]) <= 168
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", MMA)
 def test_a_block_is_four_products_and_one_commit(compiled: Callable[[str], Compiled], name: str) -> None:
     ptx, _ = compiled(name)
     assert ptx.count("tcgen05.mma.cta_group::1.kind::f16 ") == 4
     assert ptx.count("tcgen05.commit.") == 2
+
+
+@pytest.mark.parametrize(("name", "rows", "products"), [("hopper-split4", 48, 4), ("hopper-split1-fp4", 128, 8)])
+def test_a_block_is_four_warpgroup_products_of_all_rows_and_one_commit(
+    compiled: Callable[[str], Compiled], name: str, rows: int, products: int
+) -> None:
+    ptx, _ = compiled(name)
+    assert ptx.count(f"wgmma.mma_async.sync.aligned.m64n{rows}k16.f32.bf16.bf16") == products
+    assert ptx.count("wgmma.mma_async") == products
+    assert ptx.count("wgmma.commit_group") == 1
+
+
+def test_a_whole_ring_is_multiplied_without_a_wait_in_between(compiled: Callable[[str], Compiled]) -> None:
+    for name, waits in (("hopper-split4", 1), ("hopper-split1-fp4", 2)):
+        ptx, _ = compiled(name)
+        assert ptx.count("wgmma.wait_group") == waits
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -95,8 +117,8 @@ def test_only_weights_are_loaded_before_the_wait_for_the_grid_before(
 ) -> None:
     ptx, _ = compiled(name)
     early = ptx[: ptx.index("griddepcontrol.wait")]
-    n = IndexFrontMma(VARIANTS[name][0], 1536, 1664).plan
-    assert early.count("cp.async.bulk.tensor.2d") == n.stages
+    plan = CtaPlan.of(front_tiling(VARIANTS[name][1]))
+    assert early.count("cp.async.bulk.tensor.2d") == plan.stages
     assert "ld.global" not in early
     assert early.count("fence.proxy.tensormap::generic.acquire.sys") == 1
 
@@ -112,7 +134,10 @@ def test_the_norm_divides_correctly_rounded_and_takes_the_root_that_keeps_subnor
     assert "st.async" not in normalized
 
 
-def test_partial_sums_leave_four_at_a_time(compiled: Callable[[str], Compiled]) -> None:
+def test_partial_sums_leave_as_many_at_a_time_as_lie_together(compiled: Callable[[str], Compiled]) -> None:
     for name, columns in (("split4", 48), ("split2", 64)):
         ptx, _ = compiled(name)
         assert ptx.count("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32") == columns // 4
+    # Fragments of wgmma have two neighbouring rows, of two channels.
+    ptx, _ = compiled("hopper-split4")
+    assert ptx.count("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32") == 48 // 8 * 2
