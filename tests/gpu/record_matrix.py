@@ -45,7 +45,7 @@ class Recorder:
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         """Keeps what runs to its end on a Hopper GPU."""
-        faults = ("named", "whole", "cannot", "waiting", "lanes_that_name")
+        faults = ("named", "whole", "cannot", "waiting", "lanes_that_name", "late_results")
         items[:] = [one for one in items if "sm_100" not in one.name and not any(word in one.name for word in faults)]
 
     def pytest_runtest_setup(self, item: Any) -> None:
