@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
-
 import cutlass
 from cutlass import Float32, Int32, cute
 from cutlass.cute.nvgpu import tcgen05
@@ -25,16 +23,12 @@ from equiv.cute.tensor_core import (
 )
 from equiv.geometry.dsa import DIM
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 class IndexFrontMma(IndexFront):
     """The front for sm_100a: one warp multiplies; lane t of tensor memory is channel t, column j is row j."""
 
     warps = WARPS + 2
     multipliers = 1
-    registers: ClassVar[Mapping[str, int]] = {}
     releases = 1
     completions = 1
 

@@ -26,9 +26,15 @@ from equiv.geometry.front import RANK
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
+REGISTERS = 1 << 16
+"""Of a multiprocessor."""
+
 
 class IndexFront(ABC):
     """The front for batches of one size.
+
+    A form says how a CTA multiplies: which warps do it, how often they arrive where others wait for them, and what the
+    methods behind the kernel do.
 
     Args:
         batch: rows, 1 to 1024.
@@ -50,21 +56,15 @@ class IndexFront(ABC):
     Raises:
         UsageError: no tiling for `batch`, or another argument is refused; the message names it.
 
-
-    A form says how a CTA multiplies: how many warps do it and how often they arrive where others wait for them, and the
-    methods that follow the kernel.
-
     Attributes:
-        warps: all of a CTA.
-        multipliers: those that multiply.
-        registers: of a thread by role, `write`, `multiply` or `load`, where warpgroups trade them; else none.
+        warps: number of a CTA's warps.
+        multipliers: number of those that multiply.
         releases: arrivals that make a stage of the ring empty.
         completions: arrivals that complete the sums.
     """
 
     warps: ClassVar[int]
     multipliers: ClassVar[int]
-    registers: ClassVar[Mapping[str, int]]
     releases: ClassVar[int]
     completions: ClassVar[int]
 
@@ -85,10 +85,8 @@ class IndexFront(ABC):
         self.tiling = front_tiling(batch)
         self.plan = CtaPlan.of(self.tiling)
         self.batch = batch
-        self.weight = weight
         self.normalized = normalized
         self.row_pitch = row_pitch or RANK
-        self.fp4 = fp4
         self.index = DsaIndex(key, weight, mx=mx, fp4=fp4, key_round=key_round, key_floor=key_floor)
 
     @property
@@ -193,14 +191,17 @@ class IndexFront(ABC):
                 quantise_fp8(cta, sums, mQOut, mWOut, thread)
         self.close(cta, warp)
 
+    @property
+    def registers(self) -> Mapping[str, int]:
+        """Of a thread by its warpgroup's role, `write`, `multiply` or `load`, where they trade them; else nothing."""
+        return {}
+
     def take_registers(self, role: str) -> None:
         """As many registers as the role needs; for whole warpgroups."""
         if role in self.registers:
-            even = 65536 // (32 * self.warps)
-            if self.registers[role] > even:
-                cute.arch.setmaxregister_increase(self.registers[role])
-            else:
-                cute.arch.setmaxregister_decrease(self.registers[role])
+            wanted, even = self.registers[role], REGISTERS // (32 * self.warps)
+            trade = cute.arch.setmaxregister_increase if wanted > even else cute.arch.setmaxregister_decrease
+            trade(wanted)
 
     def rows_arrived(self, cta: Any, stage: Int32) -> cute.Pointer:
         """The barrier that says that a stage's rows can be multiplied."""

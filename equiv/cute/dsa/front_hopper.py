@@ -7,7 +7,7 @@ into the ring, which nobody needs any more.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import cutlass
 from cutlass import BFloat16, Float32, Int32, cute
@@ -36,9 +36,14 @@ class IndexFrontHopper(IndexFront):
 
     warps = WARPS + MULTIPLIERS + 4
     multipliers = MULTIPLIERS
-    registers: ClassVar[Mapping[str, int]] = {"write": 104, "multiply": 176, "load": 56}
     releases = MULTIPLIERS
     completions = THREADS
+
+    @property
+    def registers(self) -> Mapping[str, int]:
+        """What the loads of four rows at once take, or else the sums of 256 rows."""
+        wide = self.plan.n > MAX_ROWS
+        return {"write": 104 if wide else 152, "multiply": 176 if wide else 152, "load": 56}
 
     @cute.jit
     def multiply(self, cta, thread: Int32):
