@@ -1,13 +1,15 @@
-"""The commands for someone who looks for a cause: `equiv dump`, `compare`, `repro`."""
+"""The commands for someone who looks for a cause: `equiv dump`, `compare`, `repro`, `shrink`."""
 
 from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from equiv import pairs
+from equiv.arguments import seconds
 from equiv.compare import PARTIES
 from equiv.device import device
 from equiv.errors import UsageError
@@ -41,6 +43,13 @@ def add_parsers(commands: Any) -> None:  # noqa: ANN401
     repro.add_argument("--out", type=Path, metavar="FILE", help="the bundle (default PAIR.CASE.SEED.ARCH.zip)")
     repro.add_argument("--run", type=Path, metavar="FILE", help="run this bundle and compare every byte")
     repro.set_defaults(command=_repro)
+
+    shrinking = commands.add_parser("shrink", help="a smaller case with the same fault, and simpler inputs")
+    shrinking.add_argument("selector", metavar="PAIR::CASE")
+    _running(shrinking)
+    shrinking.add_argument("--budget", type=seconds, default=120.0, metavar="S", help="seconds to look (default 120)")
+    shrinking.add_argument("--out", type=Path, metavar="FILE", help="a bundle of it, if its inputs were changed")
+    shrinking.set_defaults(command=_shrink)
 
 
 def _running(parser: argparse.ArgumentParser) -> None:
@@ -112,5 +121,32 @@ def _repro(options: argparse.Namespace) -> int:
     again = f"equiv run {case.name} --device {where.name}{more}"
     made = make.make(pairs.get(case.pair), case, where, path, again=again)
     print(visible(bundled.render(made)))
-    print(f"{path}: {path.stat().st_size} bytes; run it with: equiv repro --run {shlex.quote(str(path))}")
+    print(_offered(path))
+    return 0
+
+
+def _offered(path: Path) -> str:
+    return f"{path}: {path.stat().st_size} bytes; run it with: equiv repro --run {shlex.quote(str(path))}"
+
+
+def _shrink(options: argparse.Namespace) -> int:
+    """0 if there is a fault, shown as small as it was found; 1 if no party is wrong on the case."""
+    from equiv.bundle import make
+    from equiv.report import shrunk
+    from equiv.shrink import shrink
+
+    case, where = one_case(options), device(options.device)
+    pair = pairs.get(case.pair)
+    path = options.out or Path(f"{case.pair}.{case.id}-shrunk.{where.arch}.zip")
+    if path.exists():
+        raise UsageError(f"{path}: is there already: name another file with --out")
+    found = shrink(pair, case, where, options.budget)
+    if found is None:
+        print(f"{case.name} on {where.name}: both parties equal their models: there is no fault to shrink")
+        return 1
+    print(visible(shrunk.render(found, where.name)))
+    if found.changed and where.kind == "emulated":
+        small = replace(found.case, id=shrunk.name(found.case))
+        make.make(pair, small, where, path, inputs=found.inputs, changed="; ".join(found.changed))
+        print(_offered(path))
     return 0

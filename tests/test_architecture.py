@@ -25,7 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("emulator", "envelope", "inputs", "buffers", "patterns", "spread"),
     ("casefile", "pairs", "compare", "device", "dsa_index", "dsa_front", "kda"),
     ("runner",),
-    ("verify", "order", "explain", "stored"),
+    ("verify", "order", "explain", "stored", "shrink", "shrink_values"),
     ("wire", "workers"),
     ("journal", "plan", "report", "changed", "history"),
     ("dump", "dump_compare", "bundle"),
