@@ -29,10 +29,11 @@ def _party(one: Explanation) -> Iterator[str]:
         pattern = f": {difference.pattern}" if difference.pattern else ""
         yield from _filled(f"{name}: {difference.count} of {difference.total} elements differ from the model{pattern}")
     for name in one.placed:
-        first = one.wrong[name].worst[0]
+        yield from _filled(f"STATE FAULT in {name}: first at {one.wrong[name].worst[0].place}")
+    if one.placed:
         yield from _filled(
-            f"STATE FAULT in {name}: its elements are copied or left alone, so something was read from, or written to, "
-            f"the wrong place, or not written at all; first at {first.place}"
+            f"({', '.join(one.placed)}: bits that are copied or left alone, so they were read from, or written to, the "
+            "wrong place, or not written at all)"
         )
     computed = [name for name in one.wrong if name not in one.placed]
     exact = [reading for reading in one.readings if not reading.remaining]

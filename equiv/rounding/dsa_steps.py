@@ -110,6 +110,11 @@ def _fp4_exponent_above(amax: npt.ArrayLike) -> npt.NDArray[np.int64]:
     return _fp4_exponent_floor(amax) + 1
 
 
+def _fp4_exponent_not_strict(amax: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    bits = np.asarray(amax, dtype=np.uint32)
+    return _fp4_exponent_floor(bits) + ((bits & np.uint32(0x7FFFFF)) >= 0x400000)
+
+
 def _mantissa_cut(bits: npt.ArrayLike, conversion: Step, kept: int) -> U32:
     codes: U32 = conversion(np.asarray(bits, dtype=np.uint32) & np.uint32(-1 << (23 - kept) & 0xFFFFFFFF))
     return codes
@@ -198,7 +203,11 @@ APPLY: Final[Mapping[str, Step]] = MappingProxyType(
 SCALED: Final[Mapping[str, Step]] = MappingProxyType({"inverse": _times_inverse, "unrounded": _unrounded_quotient})
 EXPONENT: Final[Mapping[str, Step]] = MappingProxyType({"log2": _fp4_exponent_log2, "bits": _fp4_exponent_bits})
 EXPONENT_FAULTS: Final[Mapping[str, Step]] = MappingProxyType(
-    {"rounded down": _fp4_exponent_floor, "always the next": _fp4_exponent_above}
+    {
+        "rounded down": _fp4_exponent_floor,
+        "always the next": _fp4_exponent_above,
+        "one more where exact": _fp4_exponent_not_strict,
+    }
 )
 E4M3_CODE: Final = _codes("e4m3.f32.rn.satfinite")
 E4M3_FAULTS: Final[Mapping[str, Step]] = MappingProxyType(
@@ -220,3 +229,13 @@ RSQRT: Final[Mapping[str, Step]] = MappingProxyType(
 )
 AFFINE: Final[Mapping[str, Step]] = MappingProxyType({"fma": fp.fma, "mul_add": _mul_add})
 TO_BF16: Final[Mapping[str, Step]] = MappingProxyType({"rn": _to_bf16, "keep": _keep})
+
+LEFT_OUT: Final[Mapping[str, Step]] = MappingProxyType({"left out": lambda x, *_others: _keep(x)})
+THROUGH_BF16: Final[Mapping[str, Step]] = MappingProxyType({"rounded to BF16": lambda a, b: _to_bf16(fp.mul(a, b))})
+FOLD_FAULTS: Final[Mapping[str, Step]] = MappingProxyType(
+    {
+        "taken without the scale": lambda w, _scale: fp.mul(w, _TWO_M6),
+        "taken without 2^-6": fp.mul,
+        "taken with 2^-3.5 alone": lambda w, scale: fp.mul(fp.mul(w, scale), _DIM_ROOT),
+    }
+)
