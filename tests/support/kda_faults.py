@@ -34,7 +34,7 @@ TRANSPOSED = """                for e in cutlass.range_constexpr(4):
                     cute.make_tensor(there, cute.make_layout(1))[0] = mState.element_type(rS[r, c, e])
 """
 
-TEN = (
+NINE = (
     Fault("decay dropped", ONE, WIDE, SCALE, "", "kda.13k (S decay) were left out", ("y", "state")),
     Fault("decay applied twice", ONE, WIDE, SCALE, SCALE * 2, "kda.13k (S decay) were done twice", ("y", "state")),
     Fault(
@@ -107,18 +107,128 @@ TEN = (
         ("y_absent",),
     ),
 )
-"""The faults that issue 5 names, but for the missing barrier: that one is in the schedule of `KdaWS`."""
+"""The faults of arithmetic and of the state that the operator's issue names; the missing barrier is in `SCHEDULE`."""
 
-BARRIER = Fault(
-    "missing barrier before the operands are read",
-    ONE,
-    WIDE,
-    "            cute.arch.barrier()\n            for t in cutlass.range(T, unroll=1):",
-    "            for t in cutlass.range(T, unroll=1):",
-    "(`__dynamic_shmem__0` + 1536)), never written",
+WS = "kda/ws.py"
+SCHEDULE = (
+    Fault(
+        "missing barrier before the operand block is reused",
+        "ws-b5-one-cta",
+        WS,
+        "        if j >= BLOCKS:\n",
+        "        if j >= 1 << 30:\n",
+        "nothing orders the two",
+    ),
+    Fault(
+        "missing wait before the state page is reused",
+        "ws-b5-one-cta",
+        WS,
+        "            cute.arch.mbarrier_wait(empty, j & 1)\n",
+        "",
+        "warp 12 lanes 0xffffffff wait for parity 0 of the mbarrier",
+    ),
+    Fault(
+        "missing wait for the operands",
+        "ws-b5-one-cta",
+        WS,
+        "            cute.arch.mbarrier_wait(barrier_at(shared, OPS_FULL, index), j >> 2 & 1)\n",
+        "",
+        "(`__dynamic_shmem__0` + 68224)), never written",
+    ),
+    Fault(
+        "missing barrier before the operands are read",
+        ONE,
+        WIDE,
+        "            cute.arch.barrier()\n            for t in cutlass.range(T, unroll=1):",
+        "            for t in cutlass.range(T, unroll=1):",
+        "(`__dynamic_shmem__0` + 1536)), never written",
+    ),
 )
+"""Faults of the schedule: the first is the issue's; the device stops with an error that names both sides."""
 
-MORE = (
+PLACES = (
+    Fault(
+        "accepted counts ignored",
+        "wide-b2-t2",
+        WIDE,
+        "offset = mAccepted[request] - 1",
+        "offset = Int32(0)",
+        "accepted counts were not read, but 1",
+    ),
+    Fault(
+        "rejected tokens kept in the window",
+        "wide-b2-t2",
+        PREPARE,
+        "rX[i] = element(state + (offset + i) * mConv.stride[2])",
+        "rX[i] = element(state + i * mConv.stride[2])",
+        "the windows were read from their first column, whatever was accepted",
+    ),
+    Fault(
+        "state left in another token's slot",
+        "wide-b2-t2",
+        WIDE,
+        "rS, mSlots[request, t], head",
+        "rS, mSlots[request, (t + 1) % T], head",
+        "each token's state were left in the next token's slot",
+    ),
+    Fault(
+        "negative slot counted from the last",
+        "wide-bf16-b4-absent",
+        WIDE,
+        SOURCE,
+        SOURCE + "        if source < 0:\n            source += mState.shape[0]\n            window_slot = source\n",
+        "STATE FAULT in conv_rest",
+        more=((WIDE, "rS, mSlots[request, t], head", "rS, source, head"),),
+    ),
+    Fault(
+        "slots clamped to 0",
+        "wide-b5-t3-absent-middle",
+        WIDE,
+        "if (source > 0) & (window_slot > 0):",
+        "source = cutlass.max(source, 0)\n        window_slot = cutlass.max(window_slot, 0)\n        if source >= 0:",
+        "a negative slot were slot 0",
+        more=(
+            (WIDE, "rS, mSlots[request, t], head", "rS, cutlass.max(mSlots[request, t], 0), head"),
+            (TILE, "if slot > 0:", "if slot >= 0:"),
+        ),
+    ),
+    Fault(
+        "32-bit offsets of slots",
+        "wide-b6-far",
+        TILE,
+        "Int64(slot) * mState.stride[0]",
+        "Int64(slot * Int32(mState.stride[0]))",
+        "6442450944 bytes before the start of `state`",
+    ),
+    Fault(
+        "one token too many committed",
+        "wide-b3-t3-commit-dim-first",
+        COMMIT,
+        "source, final, count = mSlots[request, 0], mFinal[request], mCounts[request]\n",
+        "source, final, count = mSlots[request, 0], mFinal[request], mCounts[request]\n"
+        "        if (count > 0) & (count < T):\n            count += 1\n",
+        "a token more than was accepted were committed",
+    ),
+    Fault(
+        "one token too few committed",
+        "wide-b3-t3-commit-dim-first",
+        COMMIT,
+        "source, final, count = mSlots[request, 0], mFinal[request], mCounts[request]\n",
+        "source, final, count = mSlots[request, 0], mFinal[request], mCounts[request] - 1\n",
+        "a token fewer than was accepted were committed",
+    ),
+    Fault(
+        "padded output not zeroed by KdaWS",
+        "ws-b3-absent-first",
+        WS,
+        "                zero_rows(self, operands, spot)\n",
+        "",
+        "STATE FAULT in y_absent",
+    ),
+)
+"""Slots, windows, counts: from reports on such kernels (user needs, section 5)."""
+
+ROWS = (
     Fault(
         "max-norm",
         "wide-b3-qk-amplitudes",
@@ -251,7 +361,7 @@ MORE = (
     ),
     Fault(
         "gate in four chains",
-        ONE,
+        "wide-b2-ties",
         PREPARE,
         "self.gate_mode == 1",
         "self.gate_mode == 0",
@@ -307,82 +417,12 @@ MORE = (
         "dt_bias were not added",
     ),
     Fault(
-        "accepted counts ignored",
-        "wide-b2-t2",
-        WIDE,
-        "offset = mAccepted[request] - 1",
-        "offset = Int32(0)",
-        "accepted counts were not read, but 1",
-    ),
-    Fault(
-        "rejected tokens kept in the window",
-        "wide-b2-t2",
-        PREPARE,
-        "rX[i] = element(state + (offset + i) * mConv.stride[2])",
-        "rX[i] = element(state + i * mConv.stride[2])",
-        "the windows were read from their first column, whatever was accepted",
-    ),
-    Fault(
-        "state left in another token's slot",
-        "wide-b2-t2",
-        WIDE,
-        "rS, mSlots[request, t], head",
-        "rS, mSlots[request, (t + 1) % T], head",
-        "each token's state were left in the next token's slot",
-    ),
-    Fault(
         "state stored transposed",
         ONE,
         TILE,
         "                store_vector(row + KEY_STEP * c, rS[r, c, None].load().to(mState.element_type))\n",
         TRANSPOSED,
         "kda.7a (state stored to a float32 pool) were transposed",
-    ),
-    Fault(
-        "negative slot counted from the last",
-        "wide-bf16-b4-absent",
-        WIDE,
-        SOURCE,
-        SOURCE + "        if source < 0:\n            source += mState.shape[0]\n            window_slot = source\n",
-        "STATE FAULT in conv_rest",
-        more=((WIDE, "rS, mSlots[request, t], head", "rS, source, head"),),
-    ),
-    Fault(
-        "slots clamped to 0",
-        "wide-b5-t3-absent-middle",
-        WIDE,
-        "if (source > 0) & (window_slot > 0):",
-        "source = cutlass.max(source, 0)\n        window_slot = cutlass.max(window_slot, 0)\n        if source >= 0:",
-        "a negative slot were slot 0",
-        more=(
-            (WIDE, "rS, mSlots[request, t], head", "rS, cutlass.max(mSlots[request, t], 0), head"),
-            (TILE, "if slot > 0:", "if slot >= 0:"),
-        ),
-    ),
-    Fault(
-        "32-bit offsets of slots",
-        "wide-b6-far",
-        TILE,
-        "Int64(slot) * mState.stride[0]",
-        "Int64(slot * Int32(mState.stride[0]))",
-        "6442450944 bytes before the start of `state`",
-    ),
-    Fault(
-        "one token too many committed",
-        "wide-b3-t3-commit-dim-first",
-        COMMIT,
-        "source, final, count = mSlots[request, 0], mFinal[request], mCounts[request]\n",
-        "source, final, count = mSlots[request, 0], mFinal[request], mCounts[request]\n"
-        "        if (count > 0) & (count < T):\n            count += 1\n",
-        "a token more than was accepted were committed",
-    ),
-    Fault(
-        "one token too few committed",
-        "wide-b3-t3-commit-dim-first",
-        COMMIT,
-        "source, final, count = mSlots[request, 0], mFinal[request], mCounts[request]\n",
-        "source, final, count = mSlots[request, 0], mFinal[request], mCounts[request] - 1\n",
-        "a token fewer than was accepted were committed",
     ),
     Fault(
         "a tile left out",
@@ -400,10 +440,19 @@ MORE = (
         "weight), sigmoid(gate)) * 1.04",
         "",
     ),
+    Fault(
+        "gate rounded to BF16 in KdaWS",
+        "ws-b2-dim-first",
+        FORMULAS,
+        "return triton_exp(mul_rn(lower_bound, sigmoid(mul_rn(a, add_rn(raw_gate, dt_bias)))))",
+        "g = mul_rn(lower_bound, sigmoid(mul_rn(a, add_rn(raw_gate, dt_bias))))\n"
+        "    return triton_exp(Float32(cutlass.BFloat16(g)))",
+        "kda.13h (gate g = lower bound * sigmoid) were rounded to BF16",
+    ),
 )
-"""Others, from reports on such kernels (user needs, section 5)."""
+"""Arithmetic, from the same reports."""
 
-FAULTS = (*TEN, BARRIER, *MORE)
+FAULTS = (*NINE, *SCHEDULE, *PLACES, *ROWS)
 
 
 def _run(fault: Fault, case: Case, tensors: Mapping[str, Any]) -> None:

@@ -109,7 +109,7 @@ def by_name(faults: tuple[Fault, ...], name: str) -> Fault:
 def found(pair: Pair, parties: str, fault: Fault, case: Case, on: str) -> str:
     """What `equiv explain` says of a fault, without line breaks: its text, or the error that a device stops with."""
     try:
-        explained = explain(faulty(pair, fault, parties), case, device(on))
+        explained = explain(faulty(pair, fault, parties), case, device(on, check="race"))
     except PartyError as error:
         return str(error)
     assert all(one.party == "candidate" for one in explained)
