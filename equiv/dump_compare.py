@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from equiv import casefile, pairs, stored
 from equiv.compare import PARTIES, compare_bits
+from equiv.rounding.declaration import differences
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import numpy.typing as npt
 
     from equiv.dump import Dumped, DumpFolder
     from equiv.pairs import Pair
-    from equiv.records import Difference
+    from equiv.records import Bits, Case, Difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class Compared:
         differences: (party, how its output differs).
         outputs, elements: compared, equal or not.
         versions: what the two were made with, where that differs.
+        declared: what a party that differs declares otherwise in B than in A.
     """
 
     case: str
@@ -42,6 +44,7 @@ class Compared:
     outputs: int = 0
     elements: int = 0
     versions: tuple[str, ...] = ()
+    declared: tuple[str, ...] = ()
 
     @property
     def equal(self) -> bool:
@@ -70,9 +73,9 @@ def compare(left: DumpFolder, right: DumpFolder) -> Iterator[Compared]:
 def of(left: Dumped, right: Dumped) -> Compared:
     """Compares one case."""
     problems = [*_unlike(left, right)]
-    differences, outputs, elements = [], 0, 0
-    place: Callable[[str], dict[str, Callable[..., str]]] | None = None
+    found, outputs, elements = [], 0, 0
     comparable = not problems
+    known = cache(partial(_Known.of, left))
     for party in PARTIES:
         ours, theirs = left.parties[party], right.parties[party]
         stops = [(where, one.stopped) for where, one in (("A", ours), ("B", theirs)) if one.stopped]
@@ -92,21 +95,28 @@ def of(left: Dumped, right: Dumped) -> Compared:
             outputs, elements = outputs + 1, elements + bits.size - (0 if excluded is None else int(excluded.sum()))
             if np.array_equal(bits, other):
                 continue
-            place = place or _places(left)
-            words = place(name)
+            pair = known()
+            words = pair.words(name) if pair else {}
             difference = compare_bits(spec, "A", bits, "B", other, excluded=excluded, **words)
             if difference is not None:
-                differences.append((party, difference))
+                found.append((party, difference))
     return Compared(
         left.case.name,
         left.case.seed,
         f"{left.device} against {right.device}",
         tuple(problems),
-        tuple(differences),
+        tuple(found),
         outputs,
         elements,
         tuple(_versions(left, right)),
+        tuple(_declared(known, [party for party, _ in found], left, right)),
     )
+
+
+def _declared(known: Callable[[], _Known | None], parties: Iterable[str], left: Dumped, right: Dumped) -> Iterator[str]:
+    for party in dict.fromkeys(parties):
+        if pair := known():
+            yield from (f"{party}: {said}" for said in pair.declared(party, left, right))
 
 
 def _unlike(left: Dumped, right: Dumped) -> Iterator[str]:
@@ -139,18 +149,34 @@ def _versions(left: Dumped, right: Dumped) -> Iterator[str]:
             yield f"{name} {ours} in A, {theirs} in B"
 
 
-def _places(dumped: Dumped) -> Callable[[str], dict[str, Callable[..., str]]]:
-    """Output name -> the pair's words for places, where the pair is here and generates the inputs that were dumped."""
-    case = dumped.case
-    known: Pair | None = pairs.get(case.pair) if case.pair in pairs.names() else None
-    if known is None or {axis.name for axis in known.axes} != set(case.axes) or casefile.problems(case, known):
-        return lambda _name: {}
-    pair, inputs = known, known.inputs(case)
-    if {name: stored.digest(bits) for name, bits in inputs.items()} != dict(dumped.inputs):
-        return lambda _name: {}
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The pair of a dump, where it is here and generates the inputs that were dumped."""
 
-    def words(name: str) -> dict[str, Callable[..., str]]:
-        found = {"place": pair.place, "shared": pair.shared}
-        return {key: partial(function, case, inputs, name) for key, function in found.items() if function}
+    pair: Pair
+    case: Case
+    inputs: Mapping[str, Bits]
 
-    return words
+    @staticmethod
+    def of(dumped: Dumped) -> _Known | None:
+        """It, or None; nothing that a dump says reaches a pair that would not take it from a case file."""
+        case = dumped.case
+        pair = pairs.get(case.pair) if case.pair in pairs.names() else None
+        if pair is None or {axis.name for axis in pair.axes} != set(case.axes) or casefile.problems(case, pair):
+            return None
+        inputs = pair.inputs(case)
+        same = {name: stored.digest(bits) for name, bits in inputs.items()} == dict(dumped.inputs)
+        return _Known(pair, case, inputs) if same else None
+
+    def words(self, name: str) -> dict[str, Callable[..., str]]:
+        """The pair's words for places of an output, as `compare_bits` takes them."""
+        found = {"place": self.pair.place, "shared": self.pair.shared}
+        return {key: partial(function, self.case, self.inputs, name) for key, function in found.items() if function}
+
+    def declared(self, party: str, left: Dumped, right: Dumped) -> tuple[str, ...]:
+        """What a party declares differently as compiled there and there; nothing if one is not known."""
+        said = [self.pair.declared(party, one.parties[party].toolchain, one.arch, self.case) for one in (left, right)]
+        if None in said:
+            return ()
+        ours, theirs = (replace(one, party=where) for one, where in zip(said, ("A", "B"), strict=True))
+        return differences(ours, theirs, self.pair.ledger() if self.pair.ledger else None)

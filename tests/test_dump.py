@@ -116,6 +116,29 @@ def test_undefined_elements_do_not_count() -> None:
     )
 
 
+def test_places_are_the_pairs_own_and_declared_differences_are_said_where_the_pair_is_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def declaration(party: str, versions: object, arch: str, form: str) -> Any:
+        return equiv_fake.declares(party, carry=arch == "sm_90a")
+
+    pair = equiv_fake.make(place=lambda *_: "under the sofa", declaration=declaration)
+    monkeypatch.setattr("equiv.pairs.get", lambda _name: pair)
+    found = dump_compare.of(dumped(), dumped("wrong", device="emulated:sm_90a"))
+    assert found.declared == ("candidate: fake.1: A no carry, B carry",)
+    assert "  declared  candidate: fake.1: A no carry, B carry" in render([found])
+    ((_, difference),) = found.differences
+    assert difference.worst[0].place == "under the sofa"
+
+
+@pytest.mark.parametrize("axes", [{"n": 1 << 40, "behaviour": "good"}, {"n": 8}, {"n": 8, "behaviour": "odd"}])
+def test_a_dump_that_states_what_no_case_file_could_reaches_no_pair(axes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("equiv.pairs.get", lambda _name: equiv_fake.make(inputs=lambda _case: pytest.fail("reached")))
+    ours, theirs = (replace(one, case=replace(one.case, axes=axes)) for one in (dumped(), dumped("wrong")))
+    ((_, difference),) = dump_compare.of(ours, theirs).differences
+    assert difference.worst[0].place == "element 3"
+
+
 def test_what_only_the_candidate_promises_is_not_asked_of_the_oracle() -> None:
     ours = dumped()
     specs = {name: replace(spec, contract="candidate") for name, spec in ours.specs.items()}

@@ -36,3 +36,4 @@ def _case(one: Compared) -> Iterator[str]:
     for party, difference in one.differences:
         yield f"  {party}: {difference.output}"
         yield from difference_lines(difference)
+    yield from (f"  declared  {said}" for said in one.declared)

@@ -152,6 +152,13 @@ def test_a_party_that_reads_outside_its_buffers_is_reproduced_as_that(tmp_path: 
     made = make.make(PAIR, case, device(DEVICE), path, inputs=inputs)
     assert (made.status, made.runs, made.equal) == ("ERROR", 2, 2)
     assert "IllegalAccessError" in made.said
+    root = tmp_path / "x"
+    archive.unpack(path, root)
+    for capture in root.glob("captures/*.json"):
+        capture.write_text(capture.read_text().replace("write of 1 bytes", "write of 9 bytes"))
+    archive.pack(root, tmp_path / "y.zip")
+    with pytest.raises(RecordError, match=r"write of 9 bytes .* when it was recorded, now with .*write of 1 bytes"):
+        rerun.rerun(tmp_path / "y.zip")
 
 
 def test_it_is_not_offered_if_it_does_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,6 +226,15 @@ def test_a_compressed_a_doubled_and_a_missing_member_are_refused(tmp_path: Path)
     (tmp_path / "e.zip").write_bytes(b"PK no zip")
     with pytest.raises(RecordError, match="not a bundle, or damaged: File is not a zip file"):
         archive.unpack(tmp_path / "e.zip", tmp_path / "out")
+
+
+def test_an_encrypted_member_is_refused(tmp_path: Path) -> None:
+    path = members(tmp_path / "x.zip", ("bundle.json", b"{}"))
+    data = bytearray(path.read_bytes())
+    data[data.index(b"PK\x01\x02") + 8] |= 1
+    path.write_bytes(data)
+    with pytest.raises(RecordError, match=r"'bundle.json' is encrypted"):
+        archive.unpack(path, tmp_path / "out")
 
 
 def edited(unpacked: Path, tmp_path: Path, change: Callable[[Any], object]) -> Path:

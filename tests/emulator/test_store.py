@@ -36,6 +36,17 @@ def test_the_first_toolchain_of_a_cubin_stays(tmp_path: Path) -> None:
     assert ImageStore(tmp_path).get(name).toolchain == {"triton": "3.8.0"}
 
 
+def test_a_lent_image_is_gone_after_the_block_and_never_on_disk(tmp_path: Path) -> None:
+    store, forged = ImageStore(tmp_path), Image(IMAGE.cubin, "forged", "sm_90a", {})
+    with store.lent(forged):
+        assert store.get(IMAGE.digest).ptx == "forged"
+    assert (store.find(IMAGE.digest), list(tmp_path.iterdir())) == (None, [])
+    store.put(IMAGE)
+    with pytest.raises(ZeroDivisionError), store.lent(forged):
+        raise ZeroDivisionError
+    assert store.get(IMAGE.digest) == IMAGE
+
+
 @pytest.mark.parametrize(
     ("kind", "data", "said"),
     [
