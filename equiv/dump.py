@@ -142,6 +142,12 @@ def read(top: Field, blobs: BlobStore) -> Dumped:
         raise top["outputs"].wrong("outputs of different names")
     undefined = {name: _bits(one, blobs, by_name.get(name), "uint8") for name, one in top["undefined"].entries()}
     top["parties"].keys(set(PARTIES))
+    parties = {name: _party(one, blobs, by_name) for name, one in top["parties"].entries()}
+    for name, mask in undefined.items():
+        for party, left in parties.items():
+            if not left.stopped and left.outputs[name].shape != mask.shape:
+                shape = top["undefined"][name]["shape"]
+                raise shape.wrong(f"{list(left.outputs[name].shape)}, as {name} of the {party}")
     return Dumped(
         stored.read_case(top["case"]),
         top["device"].text(),
@@ -150,7 +156,7 @@ def read(top: Field, blobs: BlobStore) -> Dumped:
         stored.texts(top["inputs"]),
         by_name,
         undefined,
-        {name: _party(one, blobs, by_name) for name, one in top["parties"].entries()},
+        parties,
     )
 
 

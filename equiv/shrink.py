@@ -17,7 +17,7 @@ from equiv import casefile
 from equiv.compare import compare_bits
 from equiv.errors import UnsupportedError, UsageError
 from equiv.runner import PartyError, run_party
-from equiv.shrink_values import simpler
+from equiv.shrink_values import INTEGERS, simpler
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -155,7 +155,6 @@ class _Search:
         self.pair, self.device, self.fault, self.deadline = pair, device, fault, deadline
         self.case, self.inputs = case, pair.inputs(case)
         self.steps: list[str] = []
-        self.changed: set[str] = set()
         self.attempts = 0
         self.over = False
 
@@ -164,6 +163,7 @@ class _Search:
         try:
             while self._axes() or self._seeds():
                 pass
+            self._last()
             self._values()
         except _OverError:
             self.over = True
@@ -172,12 +172,14 @@ class _Search:
         """The smallest case with its fault looked at once more."""
         last = _look(self.pair, self.fault.party, self.case, self.inputs, self.device)
         assert self.fault in last.faults, f"{self.case.name}: {self.fault}, and it does not any more"
+        generated = self.pair.inputs(self.case)
+        changed = [name for name, bits in self.inputs.items() if not np.array_equal(bits, generated[name])]
         return Shrunk(
             self.fault,
             self.case,
             self.inputs,
             tuple(f"{name}: {np.count_nonzero(self.inputs[name])} of {self.inputs[name].size} elements are not 0"
-                  for name in self.inputs if name in self.changed),
+                  for name in changed),
             last.differences.get(self.fault.what),
             last.detail,
             tuple(self.steps),
@@ -260,6 +262,24 @@ class _Search:
                     return True
         return False
 
+    def _last(self) -> None:
+        """Moves the end of every tensor to its start: of the least size that has the fault, the last row shows it."""
+        for axis in self.pair.axes:
+            value = self.case.axes[axis.name]
+            if axis.kind != "int" or axis.choices or axis.low is None or int(value) <= int(axis.low):
+                continue
+            case = self._with(axis, int(axis.low))
+            if casefile.problems(case, self.pair):
+                continue
+            formats = {spec.name: spec.format for spec in self.pair.layout(case)}
+            inputs = self.pair.inputs(case)
+            for name, bits in self.inputs.items():
+                if formats.get(name) not in INTEGERS and name in inputs:  # slots and counts have to fit the new size
+                    inputs[name] = _end(bits, inputs[name])
+            if self._stays(case, inputs):
+                self.case, self.inputs = case, inputs
+                self.steps.append(f"axes.{axis.name}: {value} -> {axis.low:g}, with the last elements of each tensor")
+
     def _values(self) -> None:
         """Simplifies one tensor after the other, and again as long as that helps."""
         formats = {spec.name: spec.format for spec in self.pair.layout(self.case) if spec.name in self.inputs}
@@ -274,6 +294,12 @@ class _Search:
     def _stays_with(self, name: str, bits: Bits) -> bool:
         if self._stays(self.case, {**self.inputs, name: bits}):
             self.inputs[name] = bits
-            self.changed.add(name)
             return True
         return False
+
+
+def _end(bits: Bits, like: Bits) -> Bits:
+    """The end of an array along every dimension in which `like` is smaller; `like` itself if one is larger."""
+    if bits.ndim != like.ndim or any(new > old for new, old in zip(like.shape, bits.shape, strict=True)):
+        return like
+    return bits[tuple(slice(old - new, old) for new, old in zip(like.shape, bits.shape, strict=True))].copy()

@@ -208,6 +208,12 @@ def y(data: Any) -> Any:
         (lambda data: y(data).update(sha256="0" * 64), r"outputs.y.sha256 is '0+', wanted [0-9a-f]{64}, the digest"),
         (lambda data: data["parties"]["oracle"]["outputs"].pop("y"), r"oracle.outputs has missing .* fields: y"),
         (lambda data: data["parties"].update(third={}), r"\$.parties has missing or unknown fields: third"),
+        (
+            lambda data: data.update(
+                undefined={"pool": data["parties"]["oracle"]["outputs"]["pool"] | {"shape": [5, 3]}}
+            ),
+            r"\$.undefined.pool.shape is \[5, 3\], wanted \[3, 5\], as pool of the oracle",
+        ),
         (lambda data: data.update(undefined={"z": y(data)}), r"\$.undefined.z is .*, wanted nothing: no output has"),
     ],
 )  # fmt: skip

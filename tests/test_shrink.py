@@ -82,6 +82,14 @@ def test_another_seed_is_tried_where_the_first_element_does_not_show_it() -> Non
     assert any(step.startswith(f"seed: {case.seed} -> ") for step in one.steps)
 
 
+def test_a_value_that_no_other_seed_has_is_moved_to_the_start() -> None:
+    one = found(faulty("rare"))
+    assert one.case.axes["n"] == 1
+    assert one.steps[:2] == ("axes.n: 64 -> 6", "axes.n: 6 -> 1, with the last elements of each tensor")
+    assert one.inputs["x"].tolist() == [equiv_fake.inputs(FAKE)["x"][5]]
+    assert one.changed == ("x: 1 of 1 elements are not 0", "pool: 0 of 15 elements are not 0")
+
+
 def test_an_axis_that_the_fault_needs_stays() -> None:
     one = found(equiv_fake.PAIR, replace(FAKE, axes={"n": 64, "behaviour": "wrong"}))
     assert one.case.axes == {"n": 4, "behaviour": "wrong"}
