@@ -181,7 +181,7 @@ def test_exactly_the_elements_that_are_needed_stay_and_become_one(needed: set[in
 
 def test_zeros_infinities_and_nans_do_not_become_numbers() -> None:
     bits = np.array([0x0000, 0x8000, 0x7F80, 0xFFC1, 0xC2AB], dtype=np.uint16)
-    last, said = simplified(bits, "bf16", lambda tried: bool((tried[1:4] == bits[1:4]).all() and tried[4]))
+    last, said = simplified(bits, "bf16", lambda tried: bool(tried[1:].all()))
     assert last.tolist() == [0x0000, 0x8000, 0x7F80, 0xFFC1, 0xBF80]
     assert said == ["1 elements set to 1 or -1"]
 
