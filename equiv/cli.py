@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from equiv import commands, debugging, reporting, running
 from equiv.arguments import seconds
 from equiv.errors import EquivError
+from equiv.mutate import command as mutating
 from equiv.plan import DEFAULT_DEVICE
 from equiv.terminal import visible
 
@@ -67,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     running.add_parser(commands_, _selecting)
     reporting.add_parser(commands_)
     debugging.add_parsers(commands_)
+    mutating.add_parser(commands_)
 
     rounding = commands_.add_parser("rounding", help="where a pair rounds, and in which order each party adds")
     rounding.add_argument("pair", metavar="PAIR")

@@ -86,7 +86,7 @@ def run_party(
             buffer.place(inputs[buffer.spec.name] if buffer.spec.role != "output" else None)
         with _running(name), device.active(), contextlib.ExitStack() as stack:
             function = party.load()
-            placed = {buffer.spec.name: _Placed(buffer, device.torch_device) for buffer in buffers}
+            placed = {buffer.spec.name: Placed(buffer, device.torch_device) for buffer in buffers}
             for tensor, place in placed.items():
                 device.register(tensor, place.tensor, writable=place.buffer.spec.role != "input")
                 stack.callback(device.unregister, tensor)
@@ -132,7 +132,7 @@ def _running(party: str) -> Iterator[None]:
 
 
 @dataclass
-class _Placed:
+class Placed:
     """A guarded buffer as a torch tensor of the device: the host image itself, or a copy of it on a GPU."""
 
     buffer: GuardedBuffer

@@ -29,7 +29,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("wire", "workers"),
     ("journal", "plan", "report", "changed", "history"),
     ("dump", "dump_compare", "bundle"),
-    ("commands", "running", "reporting", "debugging", "doctor", "bench"),
+    ("commands", "running", "reporting", "debugging", "doctor", "bench", "mutate"),
     ("cli", "pytest_plugin"),
 )
 """From left to right: a module imports from its own layer and from those before it, never from one behind it."""

@@ -190,7 +190,7 @@ def load(module: Module, kernel: str, arch: str) -> Program:
             return found[1]
     if kernel not in module.kernels:
         raise DeviceError(f"no kernel `{kernel}` in the module; it has {', '.join(module.kernels) or 'none'}")
-    program = _build(module, inline(module, module.kernels[kernel]), arch)
+    program = build(module, inline(module, module.kernels[kernel]), arch)
     with _MEMO_LOCK:
         _MEMO[key] = (module, program)  # keeps the module alive, so that its id stays its own
         while len(_MEMO) > _MEMO_SIZE:
@@ -198,7 +198,8 @@ def load(module: Module, kernel: str, arch: str) -> Program:
     return program
 
 
-def _build(module: Module, kernel: Kernel, arch: str) -> Program:
+def build(module: Module, kernel: Kernel, arch: str) -> Program:
+    """As `load`, of a kernel without calls that need not be the module's own; nothing is remembered."""
     data, storage = place_variables(module, kernel)
     bytecode = decode(module, kernel, arch, {name: region.address for name, region in data.items()})
     addresses = backend.handlers({one.shape for one in bytecode.instructions if one.shape is not None})

@@ -89,6 +89,11 @@ def operand_registers(operand: Operand) -> list[str]:
             return []
 
 
+def spelt(instruction: Instruction) -> str:
+    """One instruction as text, its guard and semicolon included; names are those of the scope that it stands in."""
+    return _instruction(instruction, set())
+
+
 def _name(name: str, hoisted: set[str]) -> str:
     # In its scope a local name needs no number; outside, the number makes it unique. `@` is no letter of PTX names.
     return name.replace("@", "$scope") if name in hoisted else name.partition("@")[0]

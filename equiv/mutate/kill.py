@@ -1,0 +1,171 @@
+"""The kill run of one mutant: the cheapest cases that come to its instruction first, up to the first one that notices.
+
+A mutant of an instruction that orders accesses changes nothing in the emulator's plain schedule, where copies land at
+once and warps run in turn; such mutants are played in three more ways, each only if the sound kernel passes it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import signal
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from equiv.errors import DeviceError, UnsupportedError
+from equiv.mutate.reach import Counting
+from equiv.mutate.scene import record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from equiv.emulator.engine import Program
+    from equiv.mutate.mutants import Mutant, Target
+    from equiv.mutate.scene import Scene
+    from equiv.pairs import Pair
+    from equiv.records import Case
+
+WAYS: Mapping[str, Mapping[str, Any]] = {
+    "": {},
+    "late": {"completion": "late"},
+    "shuffled": {"seed": 1},
+    "race": {"check": "race"},
+}
+"""How a case can be played: as it comes, with copies as late as allowed, warps at random, or searched for races."""
+
+HANGS = 60
+"""Seconds that one play of a mutant may take before its process ends, besides its budget of instructions."""
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one mutant.
+
+    Attributes:
+        status: `killed`, `survived`, `not reached`, `equivalent` or `invisible` (see `equiv.mutate.mutants.Mutant`).
+        killers: the cases that killed it, with ` (late)` and so on where it was not the plain way; the first one only,
+            unless all were asked for.
+        how: what the first one noticed, or why the mutant is equivalent.
+        played: cases that ran.
+    """
+
+    status: str
+    killers: tuple[str, ...] = ()
+    how: str = ""
+    played: int = 0
+
+
+class Stage:
+    """The scenes of all cases with the sound programs, and which instruction each scene comes to.
+
+    Attributes:
+        scenes: in ascending order of cost.
+        left_out: case -> why it cannot be played.
+    """
+
+    def __init__(self, pair: Pair, cases: Sequence[Case], arch: str) -> None:
+        self.scenes: list[Scene] = []
+        self.left_out: dict[str, str] = {}
+        for case in cases:
+            try:
+                self.scenes.append(record(pair, case, arch))
+            except (UnsupportedError, DeviceError) as error:
+                self.left_out[case.id] = str(error)
+        self.sound: dict[Key, Program] = {}
+        self._reached: dict[tuple[str, Key], npt.NDArray[np.uint64]] = {}
+        self._passes: dict[tuple[str, str], bool] = {}
+        self._lock = tempfile.TemporaryFile()  # noqa: SIM115  as long as the stage
+
+    @property
+    def kernels(self) -> list[Key]:
+        """(image, kernel) of all launches, in the order of their first case."""
+        return list(dict.fromkeys(key for scene in self.scenes for key in sorted(scene.kernels)))
+
+    def rehearse(self, targets: Mapping[Key, Target]) -> None:
+        """Plays every scene once, counting; a scene that its launches alone do not repeat is left out."""
+        self.sound = {key: target.program for key, target in targets.items()}
+        for scene in list(self.scenes):
+            counting = {key: Counting(self.sound[key]) for key in scene.kernels}
+            for key, one in counting.items():
+                one.begin()
+                scene.play({**self.sound, key: one.program})
+                self._reached[scene.case.id, key] = one.count
+                problem = scene.difference()
+            if problem:
+                self.left_out[scene.case.id] = f"its launches alone do not repeat it: {problem}"
+                self.scenes.remove(scene)
+                scene.close()
+        self.scenes.sort(key=lambda scene: scene.cost)
+
+    def reaching(self, key: Key, index: int) -> list[Scene]:
+        """The scenes that come to an instruction, the cheapest first."""
+        nothing = np.zeros(0, np.uint64)
+        counts = ((scene, self._reached.get((scene.case.id, key), nothing)) for scene in self.scenes)
+        return [scene for scene, count in counts if index < len(count) and count[index]]
+
+    def outcome(self, mutant: Mutant, target: Target, *, every: bool = False) -> Outcome:
+        """Runs a mutant until a case kills it, or, `every`, on all cases."""
+        if mutant.equivalent:
+            return Outcome("equivalent", how=mutant.equivalent)
+        if mutant.invisible and mutant.operator != "ordering":
+            return Outcome("invisible")
+        key = (mutant.image, mutant.kernel)
+        scenes = self.reaching(key, mutant.index)
+        if not scenes:
+            return Outcome("not reached")
+        programs = {**self.sound, key: target.build(mutant)}
+        ways = WAYS if mutant.operator == "ordering" else {"": {}}
+        killers, how, played = [], "", 0
+        for scene in scenes:
+            played += 1
+            for way in ways:
+                if way and not self._sound_passes(scene, way):
+                    continue
+                found = _play(scene, programs, WAYS[way], self._lock)
+                if found:
+                    how = how or found
+                    killers.append(scene.case.id + (f" ({way})" if way else ""))
+                    break
+            if killers and not every:
+                break
+        if killers:
+            return Outcome("killed", tuple(killers), how, played)
+        return Outcome("invisible" if mutant.invisible else "survived", played=played)
+
+    def _sound_passes(self, scene: Scene, way: str) -> bool:
+        key = (scene.case.id, way)
+        if key not in self._passes:
+            self._passes[key] = not _play(scene, self.sound, WAYS[way], self._lock)
+        return self._passes[key]
+
+
+@contextmanager
+def _alone(scene: Scene, lock: IO[bytes]) -> Iterator[None]:
+    """Keeps other processes from playing a scene whose memory they share."""
+    if not scene.shared:
+        yield
+        return
+    with Path(f"/proc/self/fd/{lock.fileno()}").open("rb") as own:  # a lock belongs to a file as it was opened
+        fcntl.flock(own, fcntl.LOCK_EX)
+        yield
+
+
+def _play(scene: Scene, programs: Mapping[Key, Program], how: Mapping[str, Any], lock: IO[bytes]) -> str:
+    """What was noticed, or "". The engine hears no handler of a signal, so that of the alarm is the default: it ends."""
+    with _alone(scene, lock):
+        signal.alarm(HANGS)
+        try:
+            scene.play(programs, **how)
+            return scene.difference()
+        except DeviceError as error:
+            return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        finally:
+            signal.alarm(0)

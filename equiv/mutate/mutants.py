@@ -1,0 +1,154 @@
+"""The mutants of one kernel of one image, and those among them that cannot matter.
+
+Recognised as equivalent: what decodes to the same handler and arguments; a change of an instruction whose result nothing
+needs (strong liveness over registers); a jump to the next instruction left out; another rounding of an integer
+conversion that is exact; what `equiv.mutate.ranges` proves from the bits a register can have. Not recognised: anything
+that takes knowledge of inputs (an addition that happens to be exact, a subnormal that never comes).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from equiv.emulator import backend, contraction, engine, ptx_parser
+from equiv.emulator.dataflow import blocks, written
+from equiv.emulator.decode import ARCHITECTURES, Decoder
+from equiv.emulator.inline import inline
+from equiv.emulator.ptx import Symbol
+from equiv.emulator.ptx_emitter import spelt
+from equiv.emulator.variables import place
+from equiv.errors import UnknownInstructionError
+from equiv.mutate.operators import OPERATORS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from equiv.emulator.bytecode import Decoded
+    from equiv.emulator.ptx import Instruction, Kernel, Module
+    from equiv.emulator.store import Image
+
+_EXACT = frozenset(
+    f"{target}.{source}"
+    for target, most in (("f32", 16), ("f64", 32))
+    for source in ("u8", "s8", "u16", "s16", "u32", "s32")
+    if int(source[1:]) <= most
+)
+"""Conversions of integers (target.source) that never round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One changed instruction.
+
+    Attributes:
+        image: digest of the image; kernel: name of the kernel in it.
+        index: of the instruction in the contracted kernel.
+        equivalent: why it cannot matter, or "".
+        invisible: whether the emulator executes nothing here with or without the change.
+    """
+
+    image: str
+    kernel: str
+    index: int
+    operator: str
+    before: Instruction
+    after: Instruction
+    equivalent: str = ""
+    invisible: bool = False
+
+    @property
+    def change(self) -> str:
+        """Both instructions as PTX."""
+        now = "(deleted)" if self.after.opcode == "pmevent" else spelt(self.after)
+        return f"{spelt(self.before)} -> {now}"
+
+
+class Target:
+    """A kernel of an image as it is executed: contracted, calls put in place.
+
+    Attributes:
+        program: the sound one.
+        kernel: its instructions; mutants are made of these.
+    """
+
+    def __init__(self, image: Image, name: str) -> None:
+        self.image = image
+        self.name = name
+        self.arch = image.arch
+        module = contraction.contract_all(ptx_parser.parse(image.ptx), name)
+        self.kernel: Kernel = inline(module, module.kernels[name])
+        self._module: Module = module
+        self.program = engine.build(module, self.kernel, self.arch)
+        symbols = {one.name: ("param", one.offset) for one in self.kernel.params}
+        symbols |= place(module, self.kernel).offsets
+        symbols |= {one.name: (one.space, 0) for one in (*module.variables, *self.kernel.variables)
+                    if one.space in {"global", "const"}}  # fmt: skip
+        self._decoder = Decoder(self.kernel, ARCHITECTURES[self.arch], symbols)
+
+    def decoded(self, one: Instruction) -> Decoded | None:
+        """The instruction as the engine would take it, or None if the table does not know it."""
+        try:
+            return self._decoder.decode(one)
+        except UnknownInstructionError:  # the question was whether it is known
+            return None
+
+    def build(self, mutant: Mutant) -> engine.Program:
+        """The kernel with the mutant's instruction in place."""
+        code = list(self.kernel.instructions)
+        code[mutant.index] = mutant.after
+        return engine.build(self._module, replace(self.kernel, instructions=tuple(code)), self.arch)
+
+    @cached_property
+    def makers(self) -> dict[str, Instruction]:
+        """Register -> the only instruction that writes it."""
+        count = Counter(name for one in self.kernel.instructions for name in written(one))
+        return {name: one for one in self.kernel.instructions for name in written(one) if count[name] == 1}
+
+    @cached_property
+    def dead(self) -> frozenset[int]:
+        """Indices of instructions whose results nothing needs."""
+        return frozenset(index for block in blocks(self.kernel) for index in block.dead)
+
+    def mutants(self, operators: tuple[str, ...]) -> Iterator[Mutant]:
+        """All mutants by these operators, no two alike, in the order of the code; their handlers are compiled."""
+        found = []
+        shapes = set()
+        for index, one in enumerate(self.kernel.instructions):
+            original = self.decoded(one)
+            assert original is not None, one
+            seen = set()
+            for name in operators:
+                for after in OPERATORS[name](one, lambda other: self.decoded(other) is not None, self.makers):
+                    changed = self.decoded(after)
+                    if changed is None or after == one or (after.opcode, after.operands, after.guard_negated) in seen:
+                        continue
+                    seen.add((after.opcode, after.operands, after.guard_negated))
+                    if changed.shape is not None:
+                        shapes.add(changed.shape)
+                    invisible = original.shape is None and changed.shape is None
+                    why = "" if invisible else self._equivalent(index, one, after, _same(original, changed))
+                    found.append(Mutant(self.image.digest, self.name, index, name, one, after, why, invisible))
+        backend.handlers(shapes)
+        yield from found
+
+    def _equivalent(self, index: int, one: Instruction, after: Instruction, same: bool) -> str:
+        if same and one.guard_negated == after.guard_negated:
+            return "the same code"
+        if index in self.dead:
+            return "its result is not needed"
+        target = one.operands[-1] if one.opcode.startswith("bra") else None
+        if isinstance(target, Symbol) and self.kernel.labels[target.name] == index + 1:
+            return "a jump to the next instruction"
+        words = one.opcode.split(".")
+        if words[0] == "cvt" and ".".join(words[-2:]) in _EXACT and after.opcode.startswith("cvt."):
+            return "the conversion is exact"
+        return ""
+
+
+def _same(one: Decoded, other: Decoded) -> bool:
+    if one.shape is None or other.shape is None:
+        return False
+    return one.shape.name == other.shape.name and one.places == other.places
