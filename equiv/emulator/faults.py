@@ -102,7 +102,8 @@ _COPY_PROBLEMS = (
     "a store to coordinate {signed} of a tensor: it must not be negative",
 )
 _VALUE_PROBLEMS = ("a copy of {0} bytes: cp.async copies 4, 8 or 16", "branch index {0} is beyond the target list",
-                   "st.bulk with the value {0}: only 0 is possible")  # fmt: skip
+                   "st.bulk with the value {0}: only 0 is possible",
+                   "this lane is not in the membermask {0:#010x} that it executes the instruction with")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 
-from equiv.emulator.isa.table import TYPE_BITS, Entry, c_type
+from equiv.emulator.isa.table import MEMBERS, OUTSIDER, TYPE_BITS, Entry, c_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,8 @@ def _function_body(shape: Shape) -> str:
     if shape.entry.may_park:
         head.append("int outcome = NEXT;")
         outcome = "outcome"
+    if shape.entry.needs_lanes == MEMBERS:
+        lines.append(OUTSIDER)
     if shape.entry.needs_lanes:
         # The operands are read before and after the gathering, which may bring lanes in.
         head.append("uint32_t missing_;")

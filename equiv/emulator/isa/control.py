@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from equiv.emulator.isa.table import Entry, Mods
+from equiv.emulator.isa.table import MEMBERS, OUTSIDER, Entry, Mods
 
 _FIRST = "[__builtin_ctz(m)]"
 
@@ -64,7 +64,7 @@ ENTRIES = (
     Entry("barrier cta? what=sync aligned?", "a:b32 b:b32?", _barrier, "warp", hints=("cta", "aligned")),
     Entry("barrier cta? what=arrive aligned?", "a:b32 b:b32", _barrier, "warp", hints=("cta", "aligned")),
     *_reductions(),
-    Entry("bar warp sync", "mask:b32", f"return warp_sync(w, o, m, (uint32_t)mask_{_FIRST});", "warp"),
+    Entry("bar warp sync", "mask:b32", f"{OUTSIDER} return warp_sync(w, o, m, {MEMBERS});", "warp"),
     Entry(
         "barrier cluster arrive sem?=release|relaxed aligned?",
         "",

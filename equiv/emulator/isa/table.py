@@ -73,6 +73,16 @@ FLOAT_TYPES = frozenset({"f32", "f64"})
 _BLACKWELL = 100
 _MOVES = frozenset({"ld", "st", "cp", "mov", "tensormap", "multimem", "clusterlaunchcontrol"})
 
+MEMBERS = "(uint32_t)mask_[__builtin_ctz(m)]"
+"""`Entry.needs_lanes` of an instruction with a membermask operand called `mask`."""
+
+OUTSIDER = (
+    "{ uint32_t outside_ = 0; LANES(l) outside_ |= (uint32_t)!(mask_[l] >> l & 1) << l; outside_ &= m;"
+    " if (outside_) { const uint32_t lane_ = (uint32_t)__builtin_ctz(outside_);"
+    " return fault(w, o, FAULT_VALUE, lane_, (uint32_t)mask_[lane_], 0, 3); } }"
+)
+"""C: a lane that its own membermask does not name executes the instruction, which PTX leaves undefined."""
+
 
 def c_type(type_name: str) -> str:
     """The C type of one lane: an integer of the type's width; signed types are signed, floats are bit patterns."""

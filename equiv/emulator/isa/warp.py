@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from equiv.emulator.isa.table import Entry, Mods
+from equiv.emulator.isa.table import MEMBERS, Entry, Mods
 
-_MEMBERS = "(uint32_t)mask_[__builtin_ctz(m)]"
 
 
 def _shuffle(mods: Mods) -> str:
@@ -71,26 +70,26 @@ ENTRIES = (
         "d|p=b32 a:b32 b:b32 c:b32 mask:b32",
         _shuffle,
         "warp",
-        needs_lanes=_MEMBERS,
+        needs_lanes=MEMBERS,
     ),
-    Entry("vote sync mode=all|any|uni type=pred", "p=pred a:pred mask:b32", _vote, "warp", needs_lanes=_MEMBERS),
+    Entry("vote sync mode=all|any|uni type=pred", "p=pred a:pred mask:b32", _vote, "warp", needs_lanes=MEMBERS),
     Entry(
         "vote sync ballot type=b32",
         "d=b32 a:pred mask:b32",
         "LANES(l) d_[l] = HAS(l) ? a_ & m : d_[l];",
         "warp",
-        needs_lanes=_MEMBERS,
+        needs_lanes=MEMBERS,
     ),
-    Entry("match any sync type=b32|b64", "d=b32 a:type mask:b32", _MATCH_ANY, "warp", needs_lanes=_MEMBERS),
-    Entry("match all sync type=b32|b64", "d|p=b32 a:type mask:b32", _MATCH_ALL, "warp", needs_lanes=_MEMBERS),
-    Entry("redux sync op=add|min|max type=u32|s32", "d=type a:type mask:b32", _reduce, "warp", needs_lanes=_MEMBERS),
-    Entry("redux sync op=and|or|xor type=b32", "d=type a:type mask:b32", _reduce, "warp", needs_lanes=_MEMBERS),
+    Entry("match any sync type=b32|b64", "d=b32 a:type mask:b32", _MATCH_ANY, "warp", needs_lanes=MEMBERS),
+    Entry("match all sync type=b32|b64", "d|p=b32 a:type mask:b32", _MATCH_ALL, "warp", needs_lanes=MEMBERS),
+    Entry("redux sync op=add|min|max type=u32|s32", "d=type a:type mask:b32", _reduce, "warp", needs_lanes=MEMBERS),
+    Entry("redux sync op=and|or|xor type=b32", "d=type a:type mask:b32", _reduce, "warp", needs_lanes=MEMBERS),
     Entry(
         "redux sync op=min|max abs? NaN? type=f32",
         "d=type a:type mask:b32",
         _reduce,
         "warp",
-        needs_lanes=_MEMBERS,
+        needs_lanes=MEMBERS,
         arch=100,
     ),
     Entry(
@@ -98,7 +97,7 @@ ENTRIES = (
         "d|p=b32 mask:b32",
         "const int leader = __builtin_ctz(m); LANES(l) d_[l] = HAS(l) ? (uint32_t)leader : d_[l]; p_ = 1u << leader;",
         "warp",
-        needs_lanes=_MEMBERS,
+        needs_lanes=MEMBERS,
     ),
     Entry("activemask type=b32", "d=b32", "LANES(l) d_[l] = HAS(l) ? m : d_[l];", "warp"),
 )

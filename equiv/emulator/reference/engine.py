@@ -20,7 +20,7 @@ from equiv.emulator.loading import check_launch, place_variables
 from equiv.emulator.memory import Region
 from equiv.emulator.ptx import Instruction
 from equiv.emulator.reference import schedule, tensor_memory
-from equiv.emulator.reference.flow import FLOW, flow
+from equiv.emulator.reference.flow import FLOW, flow, members
 from equiv.emulator.reference.handlers import find, followed
 from equiv.emulator.reference.machine import FULL, LANES, READY, Grid, Warp
 from equiv.emulator.reference.operands import Problem
@@ -192,7 +192,7 @@ class _Run:
         if step.base in FLOW:
             return flow(warp, step, active, mask, self.program.kernel.labels)
         if step.needs:
-            need = step.source(warp, "mask")[lanes_of(mask)[0]] if step.needs == "mask" else FULL
+            need = members(warp, step, mask) if step.needs == "mask" else FULL
             together = warp.gather(pc, mask, need)
             rest = active & ~mask
             if not together:

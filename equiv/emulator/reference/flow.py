@@ -44,11 +44,20 @@ def flow(warp: Warp, step: Step, active: int, mask: int, labels: Mapping[str, in
     if step.base == "trap":
         raise FaultError(faults.TRAP, lanes_of(mask)[0], 0, 0, 0)
     if "warp" in step.mods:
-        need = step.source(warp, "mask")[lanes_of(mask)[0]]
+        need = members(warp, step, mask)
         going = warp.sync(pc, mask, need)
         warp.put(pc + 1, mask if going else 0)
         return not going
     return _cluster_barrier(warp, step, mask) if "cluster" in step.mods else _barrier(warp, step, mask)
+
+
+def members(warp: Warp, step: Step, mask: int) -> int:
+    """The membermask of the lowest executing lane; every lane must be in its own."""
+    given = step.source(warp, "mask")
+    for lane in lanes_of(mask):
+        if not given[lane] >> lane & 1:
+            raise FaultError(faults.VALUE, lane, given[lane], 0, 3)
+    return given[lanes_of(mask)[0]]
 
 
 def _barrier(warp: Warp, step: Step, mask: int) -> bool:

@@ -5,7 +5,7 @@ import pytest
 from ptx_run import each, module_text, one, run
 
 from equiv.emulator.engine import LaunchConfig
-from equiv.errors import DeadlockError
+from equiv.errors import DeadlockError, EmulatorError
 
 LANES = np.arange(32)
 VALUES = np.random.default_rng(3).integers(0, 1 << 32, 32, np.uint32)
@@ -146,3 +146,26 @@ def test_a_shuffle_that_never_gets_its_lanes_is_a_deadlock_that_names_them() -> 
         "lanes 0x0000ffff wait for lanes 0xffff0000 to execute it with them: PTX line 14 `shfl.sync.bfly.b32`" in text
     )
     assert "lanes 0xffff0000 wait for lanes 0x0000ffff to reach bar.warp.sync: PTX line 12 `bar.warp.sync`" in text
+
+
+@pytest.mark.parametrize(
+    ("instruction", "mask"),
+    [
+        ("shfl.sync.bfly.b32 %r3, %r1, 1, 31, %r2", 0xFFFF_FFFE),
+        ("redux.sync.max.u32 %r3, %r1, %r2", 0),
+        ("bar.warp.sync %r2", 0x0000_FFFE),
+    ],
+)
+def test_a_lane_that_its_own_membermask_does_not_name_is_a_fault(instruction: str, mask: int) -> None:
+    text = module_text(f"mov.b32 %r2, {mask:#x}; {instruction}; ret;", ("out",))
+    with pytest.raises(EmulatorError, match=f"not in the membermask {mask:#010x} that it executes"):
+        run(text, [np.zeros(1, np.uint32)], LaunchConfig((1, 1, 1), (32, 1, 1)))
+
+
+def test_halves_of_a_warp_may_name_themselves_in_one_instruction() -> None:
+    got = each(
+        "selp.b32 %r3, 0x0000ffff, 0xffff0000, %p1; shfl.sync.bfly.b32 %r20, %r1, 1, 31, %r3;",
+        {"%r1": VALUES, "%p1": (LANES < 16).astype(np.uint8)},
+        {"%r20": 32},
+    )["%r20"]
+    np.testing.assert_array_equal(got, VALUES[LANES ^ 1])
