@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from equiv import pairs
+from equiv import casefile, pairs
 from equiv.arguments import positive
 from equiv.device import EMULATED
 from equiv.errors import UnsupportedError, UsageError
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+    from equiv.mutate.mutants import Mutant
     from equiv.mutate.report import Result
     from equiv.records import Case
 
@@ -34,7 +36,9 @@ def add_parser(commands: Any) -> None:  # noqa: ANN401
     mutate.add_argument("selectors", nargs="+", metavar="PAIR | PAIR::CASE", help="one pair, or cases of it")
     mutate.add_argument("--suite", action="append", default=[], metavar="S", help="cases of suite S (default pr)")
     mutate.add_argument("--cases", type=Path, metavar="DIR", help="folder of case files")
-    mutate.add_argument("--device", default=DEFAULT_DEVICE, metavar="D", help=f"an emulated one, default {DEFAULT_DEVICE}")
+    mutate.add_argument(
+        "--device", default=DEFAULT_DEVICE, metavar="D", help=f"an emulated one, default {DEFAULT_DEVICE}"
+    )
     mutate.add_argument(
         "--operator",
         action="append",
@@ -57,7 +61,9 @@ def _mutate(options: argparse.Namespace) -> int:
 
     arch = options.device.removeprefix("emulated:")
     if arch not in EMULATED or arch == options.device:
-        raise UsageError(f"device {options.device!r} runs no mutants; known: {', '.join(f'emulated:{a}' for a in EMULATED)}")
+        raise UsageError(
+            f"device {options.device!r} runs no mutants; known: {', '.join(f'emulated:{a}' for a in EMULATED)}"
+        )
     if not 0 <= options.seed < 1 << 64:
         raise UsageError(f"seed {options.seed} is not an integer from 0 to 2**64 - 1")
     plain = any("::" in selector for selector in options.selectors)
@@ -71,11 +77,13 @@ def _mutate(options: argparse.Namespace) -> int:
     return int(options.at_least is not None and result.score < options.at_least)
 
 
-def run(pair_name: str, chosen: Sequence[Case], arch: str, options: argparse.Namespace, suites: tuple[str, ...]) -> Result:
+def run(
+    pair_name: str, chosen: Sequence[Case], arch: str, options: argparse.Namespace, suites: tuple[str, ...]
+) -> Result:
     """Records the cases, makes the mutants, and lets each meet the cases."""
     os.environ.setdefault("CUTE_DSL_LINEINFO", "1")  # so that the PTX says which line of the kernel it is from
     from equiv.emulator.store import shared_store
-    from equiv.mutate import pool
+    from equiv.mutate import argued, pool
     from equiv.mutate.kill import Outcome, Stage
     from equiv.mutate.mutants import Target
     from equiv.mutate.report import Result
@@ -106,9 +114,33 @@ def run(pair_name: str, chosen: Sequence[Case], arch: str, options: argparse.Nam
             killed = sum(found.status == "killed" for found in outcomes.values())
             print(f"equiv: {done} of {len(picked)}, {killed} killed", file=sys.stderr, flush=True)
     users = {key: tuple(scene.case.id for scene in stage.scenes if key in scene.kernels) for key in targets}
-    found = [(made[picked[number]], outcomes[number]) for number in sorted(outcomes)]
+    arguments = argued.read(pair, casefile.case_file(pair_name, options.cases).parent)
+    axes = {key: argued.axes_of(pair, [one.case for one in stage.scenes if key in one.kernels]) for key in targets}
+    found: list[tuple[Mutant, Outcome]] = []
+    refuted: list[tuple[argued.Argument, Mutant, Outcome]] = []
+    used: list[argued.Argument] = []
+    for number in sorted(outcomes):
+        mutant, outcome = made[picked[number]], outcomes[number]
+        argument = next((one for one in arguments if one.covers(mutant, axes[mutant.image, mutant.kernel])), None)
+        if argument is not None and outcome.status == "survived":
+            used.append(argument)
+            outcome = replace(outcome, status="argued", how=argument.why)
+        elif argument is not None and outcome.status == "killed":
+            refuted.append((argument, mutant, outcome))
+        found.append((mutant, outcome))
+    whole = len(found) == len(made) and operators == tuple(OPERATORS)
+    idle = tuple(one for one in arguments if whole and one.path not in {argument.path for argument in used})
     return Result(
-        pair_name, f"emulated:{arch}", suites, users, found, len(made), dict(stage.left_out), every=options.every
+        pair_name,
+        f"emulated:{arch}",
+        suites,
+        users,
+        found,
+        len(made),
+        dict(stage.left_out),
+        tuple(refuted),
+        idle,
+        every=options.every,
     )
 
 

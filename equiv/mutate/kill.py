@@ -50,7 +50,8 @@ class Outcome:
     """What became of one mutant.
 
     Attributes:
-        status: `killed`, `survived`, `not reached`, `equivalent` or `invisible` (see `equiv.mutate.mutants.Mutant`).
+        status: `killed`, `survived`, `not reached`, `equivalent`, `invisible` (see `equiv.mutate.mutants.Mutant`), or
+            `argued`: survived, as `equiv.mutate.argued` says it must.
         killers: the cases that killed it, with ` (late)` and so on where it was not the plain way; the first one only,
             unless all were asked for.
         how: what the first one noticed, or why the mutant is equivalent.

@@ -17,11 +17,12 @@ from equiv.emulator import backend, contraction, engine, ptx_parser
 from equiv.emulator.dataflow import blocks, written
 from equiv.emulator.decode import ARCHITECTURES, Decoder
 from equiv.emulator.inline import inline
-from equiv.emulator.ptx import Symbol
+from equiv.emulator.ptx import Immediate, Symbol
 from equiv.emulator.ptx_emitter import spelt
 from equiv.emulator.variables import place
 from equiv.errors import UnknownInstructionError
 from equiv.mutate.operators import OPERATORS
+from equiv.mutate.ranges import Ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +48,8 @@ class Mutant:
         image: digest of the image; kernel: name of the kernel in it.
         index: of the instruction in the contracted kernel.
         equivalent: why it cannot matter, or "".
-        invisible: whether the emulator executes nothing here with or without the change.
+        invisible: whether the emulator makes no difference between the two: it executes nothing here with or without
+            the change, or a register that was never written holds what the constant says (all ones).
     """
 
     image: str
@@ -108,6 +110,11 @@ class Target:
         return {name: one for one in self.kernel.instructions for name in written(one) if count[name] == 1}
 
     @cached_property
+    def ranges(self) -> Ranges:
+        """What is known of registers."""
+        return Ranges(self.kernel, self.makers)
+
+    @cached_property
     def dead(self) -> frozenset[int]:
         """Indices of instructions whose results nothing needs."""
         return frozenset(index for block in blocks(self.kernel) for index in block.dead)
@@ -128,7 +135,9 @@ class Target:
                     seen.add((after.opcode, after.operands, after.guard_negated))
                     if changed.shape is not None:
                         shapes.add(changed.shape)
-                    invisible = original.shape is None and changed.shape is None
+                    invisible = (original.shape is None and changed.shape is None) or (
+                        name == "deletion" and _all_ones(one)
+                    )
                     why = "" if invisible else self._equivalent(index, one, after, _same(original, changed))
                     found.append(Mutant(self.image.digest, self.name, index, name, one, after, why, invisible))
         backend.handlers(shapes)
@@ -145,7 +154,11 @@ class Target:
         words = one.opcode.split(".")
         if words[0] == "cvt" and ".".join(words[-2:]) in _EXACT and after.opcode.startswith("cvt."):
             return "the conversion is exact"
-        return ""
+        return self.ranges.equivalent(one, after)
+
+
+def _all_ones(one: Instruction) -> bool:
+    return one.opcode.startswith("mov.") and one.operands[1] == Immediate((1 << 64) - 1, "int")
 
 
 def _same(one: Decoded, other: Decoded) -> bool:

@@ -13,10 +13,11 @@ from equiv.mutate.operators import NOTHING, OPERATORS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from equiv.mutate.argued import Argument
     from equiv.mutate.kill import Key, Outcome
     from equiv.mutate.mutants import Mutant
 
-STATUSES = ("killed", "survived", "not reached", "equivalent", "invisible")
+STATUSES = ("killed", "survived", "not reached", "equivalent", "argued", "invisible")
 SHOWN = 60
 """Characters of a kernel's name, which a compiler makes of its types."""
 
@@ -29,6 +30,8 @@ class Result:
         cases: (image, kernel) -> ids of the cases that launch it.
         made: how many mutants there are; `found` holds as many or a sample of them.
         left_out: case -> why it could not be played.
+        refuted: (argument, mutant, outcome) where a case killed what an argument calls equivalent.
+        idle: arguments that no mutant of a whole run needs.
         every: whether each mutant met all cases, so that a smallest set of cases can be told.
     """
 
@@ -39,6 +42,8 @@ class Result:
     found: Sequence[tuple[Mutant, Outcome]]
     made: int
     left_out: Mapping[str, str]
+    refuted: Sequence[tuple[Argument, Mutant, Outcome]] = ()
+    idle: Sequence[Argument] = ()
     every: bool = False
 
     @property
@@ -90,6 +95,11 @@ def document(result: Result) -> dict[str, Any]:
         ],
         "killers": [{"case": case, "mutants": count} for case, count in killers(result)],
         "left_out": dict(result.left_out),
+        "refuted": [
+            {"argument": argument.path, "image": mutant.image, "index": mutant.index, "after": after(mutant)}
+            for argument, mutant, _ in result.refuted
+        ],
+        "idle": [one.path for one in result.idle],
         "found": [
             {
                 "image": mutant.image,
@@ -140,6 +150,15 @@ def _lines(result: Result) -> Iterator[str]:
         yield from _kernel(result, key, cases)
     yield from _listed(result, "survived", "survivors")
     yield from _listed(result, "not reached", "not reached by any case")
+    if result.refuted:
+        yield ""
+        yield "called equivalent, and a case kills it:"
+        for argument, mutant, outcome in result.refuted:
+            yield f"  {argument.path}: {_where(mutant)} {spelt(mutant.before)} -> {after(mutant)}"
+            yield f"      killed by {outcome.killers[0] if outcome.killers else outcome.how}"
+    if result.idle:
+        yield ""
+        yield "arguments that no mutant needs: " + ", ".join(one.path for one in result.idle)
     needed = killers(result)
     if needed:
         yield ""

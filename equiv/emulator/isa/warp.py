@@ -5,7 +5,6 @@ from __future__ import annotations
 from equiv.emulator.isa.table import MEMBERS, Entry, Mods
 
 
-
 def _shuffle(mods: Mods) -> str:
     source = {
         "up": "const uint32_t j = l - b; const int valid = (int)j >= (int)limit;",

@@ -1,0 +1,121 @@
+"""Mutants that people hold to be equivalent, each with its reason: `mutants/PAIR.toml` in the folder of the case files.
+
+    [[argued]]
+    code = "/ Float32(E4M3_MAX)"            # part of the kernel's source line that the instruction is from
+    operators = ["rounding", "constant"]    # kinds of mutants
+    opcode = "div.rn.f32"                   # of the instruction, with * and ?
+    now = "*"                               # the mutant's text, with * and ?; default: any
+    axes = { key_round = "bf16" }           # only of kernels all of whose cases have these values
+    why = "m / 7 of an 8-bit m is a power of two or further from one than an ulp."
+
+They are played like all others: an argument that a case refutes is told, and the mutant counts as killed.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from equiv.emulator.ptx_emitter import spelt
+from equiv.errors import CaseFileError, Fault
+from equiv.mutate.operators import OPERATORS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from equiv.mutate.mutants import Mutant
+    from equiv.pairs import Pair
+    from equiv.records import AxisValue, Case
+
+FOLDER = "mutants"
+_FIELDS: Mapping[str, type] = {"code": str, "operators": list, "opcode": str, "now": str, "axes": dict, "why": str}
+_OPTIONAL = {"now": "*", "axes": {}, "opcode": "*"}
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One entry of the file; `path` says which."""
+
+    path: str
+    code: str
+    operators: tuple[str, ...]
+    opcode: str
+    now: str
+    axes: Mapping[str, AxisValue]
+    why: str
+
+    def covers(self, mutant: Mutant, axes: Sequence[Mapping[str, AxisValue]]) -> bool:
+        """Whether it speaks of a mutant of a kernel that is launched by cases with these axes."""
+        return (
+            mutant.operator in self.operators
+            and fnmatchcase(mutant.before.opcode, self.opcode)
+            and fnmatchcase(spelt(mutant.after), self.now)
+            and all(case[name] == value for case in axes for name, value in self.axes.items())
+            and self.code in source_line(mutant)
+        )
+
+
+def source_line(mutant: Mutant) -> str:
+    """The kernel's source line that the instruction is from, or "" where the PTX or the file does not say."""
+    if mutant.before.source is None:
+        return ""
+    file, line = mutant.before.source
+    lines = _source(file)
+    return lines[line - 1].strip() if 0 < line <= len(lines) else ""
+
+
+@cache
+def _source(file: str) -> list[str]:
+    path = Path(file)
+    return path.read_text(errors="replace").splitlines() if path.is_file() else []
+
+
+def read(pair: Pair, folder: Path) -> tuple[Argument, ...]:
+    """The arguments of a pair, none if its cases bring no such file.
+
+    Raises:
+        CaseFileError: the file has faults; all of them are listed.
+    """
+    path = folder / FOLDER / f"{pair.name}.toml"
+    if not path.exists():
+        return ()
+    try:
+        document = tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise CaseFileError(str(path), (Fault("$", f"not TOML: {error}"),)) from error
+    entries = document.get("argued")
+    if set(document) != {"argued"} or not isinstance(entries, list):
+        raise CaseFileError(str(path), (Fault("$", f"wanted [[argued]] tables, found {', '.join(document)}"),))
+    faults = [fault for number, entry in enumerate(entries) for fault in _faults(f"$.argued[{number}]", entry, pair)]
+    if faults:
+        raise CaseFileError(str(path), tuple(faults))
+    return tuple(
+        Argument(f"{path.name} $.argued[{number}]", **{**_OPTIONAL, **entry, "operators": tuple(entry["operators"])})
+        for number, entry in enumerate(entries)
+    )
+
+
+def _faults(path: str, entry: dict[str, Any], pair: Pair) -> list[Fault]:
+    found = [Fault(f"{path}.{name}", "unknown key") for name in entry if name not in _FIELDS]
+    for name, kind in _FIELDS.items():
+        if name not in entry:
+            found += [] if name in _OPTIONAL else [Fault(f"{path}.{name}", "missing")]
+        elif not isinstance(entry[name], kind):
+            found.append(Fault(f"{path}.{name}", f"expected a {kind.__name__}, got {entry[name]!r}"))
+    if found:
+        return found
+    known = {axis.name for axis in pair.axes}
+    found += [Fault(f"{path}.operators", f"unknown {name!r}") for name in entry["operators"] if name not in OPERATORS]
+    found += [Fault(f"{path}.axes", f"unknown axis {name!r}") for name in entry.get("axes", {}) if name not in known]
+    found += [Fault(f"{path}.{name}", "is empty") for name in ("code", "why") if not entry[name].strip()]
+    return found
+
+
+def axes_of(pair: Pair, cases: Sequence[Case]) -> list[dict[str, AxisValue]]:
+    """All axes of each case, defaults filled in."""
+    defaults = {axis.name: axis.default for axis in pair.axes}
+    return [{**defaults, **case.axes} for case in cases]

@@ -1,0 +1,120 @@
+"""What is known of a register's bits whatever the inputs are, and the mutants that this proves to be equivalent.
+
+Looks through instructions without a guard that are the only ones to write their register. Two proofs:
+
+* an `and` whose constant differs only in bits that are zero in its other operand, as the low half of a widened bf16;
+* another rounding of a product with a power of two, where all that is made of it is a saturating conversion to 8 bits or
+  fewer: the product is exact but for what is below 2^-126, which becomes a zero of the same sign either way, and beyond
+  2^127, which saturates either way.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from equiv.emulator.dataflow import read
+from equiv.emulator.isa.table import TYPE_BITS
+from equiv.emulator.ptx import Immediate, Instruction, Operand, Register, Special
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from equiv.emulator.ptx import Kernel
+
+ALL = (1 << 64) - 1
+MANTISSA = (1 << 23) - 1
+_NARROW = ("e4m3x2", "e5m2x2", "e2m1x2", "e2m3x2", "e3m2x2")
+_DEEP = 24
+"""Instructions that are looked through."""
+
+
+class Ranges:
+    """Facts about one kernel. `makers`: register -> the only instruction that writes it."""
+
+    def __init__(self, kernel: Kernel, makers: Mapping[str, Instruction]) -> None:
+        self._kernel = kernel
+        self._makers = makers
+        self._zeros: dict[str, int] = {}
+        self._readers: dict[str, list[Instruction]] = {}
+        for one in kernel.instructions:
+            for name in set(read(one)):
+                self._readers.setdefault(name, []).append(one)
+
+    def equivalent(self, one: Instruction, after: Instruction) -> str:
+        """Why a change cannot matter, or ""."""
+        words = one.opcode.split(".")
+        if words[0] == "and" and one.opcode == after.opcode and one.operands[:2] == after.operands[:2]:
+            was, now = one.operands[2], after.operands[2]
+            if isinstance(was, Immediate) and isinstance(now, Immediate):
+                width = (1 << TYPE_BITS[words[-1]]) - 1
+                if not (was.bits ^ now.bits) & width & ~self.zeros(one.operands[1]):
+                    return "the bits that the constant differs in are zero"
+        if words in (["mul", "f32"], ["mul", "rn", "f32"]) and after.opcode in {"mul.rz.f32", "mul.rp.f32"}:
+            power = any(self.zeros(factor) & MANTISSA == MANTISSA for factor in one.operands[1:])
+            if power and self._only_narrowed(one.operands[0]):
+                return "a product with a power of two, of which 8 bits are kept"
+        return ""
+
+    def zeros(self, operand: Operand, depth: int = 0) -> int:
+        """Bits (of 64) that are zero in an operand whenever it is read."""
+        if isinstance(operand, Immediate):
+            return ~operand.bits & ALL
+        if isinstance(operand, Special):
+            return self._special(operand.name)
+        if not isinstance(operand, Register) or depth > _DEEP:
+            return 0
+        if operand.name not in self._zeros:
+            maker = self._makers.get(operand.name)
+            known = 0 if maker is None or maker.guard is not None else self._made(maker, depth)
+            self._zeros[operand.name] = known
+        return self._zeros[operand.name]
+
+    def _special(self, name: str) -> int:
+        threads = self._kernel.directives.get("reqntid")
+        axis = {"%tid.x": 0, "%tid.y": 1, "%tid.z": 2}.get(name)
+        if axis is None or threads is None:
+            return ALL & ~31 if name == "%laneid" else 0
+        most = (*threads, 1, 1)[axis] - 1
+        return ALL & ~((1 << most.bit_length()) - 1)
+
+    def _made(self, maker: Instruction, depth: int) -> int:
+        words = maker.opcode.split(".")
+        base, kind = words[0], words[-1]
+        if base == "cvt" and words[1:] == ["f32", "bf16"]:
+            return 0xFFFF
+        if kind not in TYPE_BITS or len(maker.operands) < 2:
+            return 0
+        bits = TYPE_BITS[kind]
+        wide = ALL & ~((1 << bits) - 1)
+        given = [self.zeros(one, depth + 1) for one in maker.operands[1:]]
+        count = maker.operands[2] if len(maker.operands) > 2 else None
+        if base == "mov" and len(given) == 1 and isinstance(maker.operands[0], Register):
+            return given[0] | wide
+        if base == "cvt" and words[-2][0] == "u" and kind[0] == "u":
+            return given[0] | (ALL & ~((1 << min(bits, TYPE_BITS[words[-2]])) - 1))
+        if base == "and":
+            return given[0] | given[1] | wide
+        if base in {"or", "xor"} or (base in {"max", "min"} and kind[0] in "us"):
+            return (given[0] & given[1]) | wide
+        if base == "redux" and words[2] in {"max", "min", "or"}:
+            return given[0] | wide
+        if base in {"shl", "shr"} and isinstance(count, Immediate) and count.bits < bits and kind[0] != "s":
+            if base == "shl":
+                return (given[0] << count.bits & ALL) | ((1 << count.bits) - 1) | wide
+            return (given[0] & (1 << bits) - 1) >> count.bits | (ALL & ~((1 << (bits - count.bits)) - 1))
+        if base in {"add", "sub"} and kind[0] in "us":
+            low = given[0] & given[1]
+            return ((low ^ (low + 1)) >> 1) | wide  # trailing zeros of both stay; nothing is carried out of them
+        return 0
+
+    def _only_narrowed(self, target: Operand, depth: int = 0) -> bool:
+        """Whether all that reads a float register is a saturating conversion to 8 bits or fewer."""
+        if not isinstance(target, Register) or depth > _DEEP or target.name not in self._makers:
+            return False
+        readers = self._readers.get(target.name, [])
+        return bool(readers) and all(
+            self._only_narrowed(one.operands[0], depth + 1)
+            if one.opcode in {"mov.f32", "mov.b32"} and one.guard is None and isinstance(one.operands[1], Register)
+            else one.opcode.startswith("cvt.rn.satfinite.") and one.opcode.split(".")[3] in _NARROW
+            for one in readers
+        )
