@@ -160,7 +160,7 @@ def _alone(scene: Scene, lock: IO[bytes]) -> Iterator[None]:
 
 
 def _play(scene: Scene, programs: Mapping[Key, Program], how: Mapping[str, Any], lock: IO[bytes]) -> str:
-    """What was noticed, or "". The engine hears no handler of a signal, so that of the alarm is the default: it ends."""
+    """What was noticed, or "". The alarm ends the process, as no handler in Python would be heard inside the engine."""
     with _alone(scene, lock):
         signal.alarm(HANGS)
         try:

@@ -1,9 +1,10 @@
 """The mutants of one kernel of one image, and those among them that cannot matter.
 
-Recognised as equivalent: what decodes to the same handler and arguments; a change of an instruction whose result nothing
-needs (strong liveness over registers); a jump to the next instruction left out; another rounding of an integer
+Recognised as equivalent: what decodes to the same handler and arguments; a change of an instruction whose result
+nothing needs (strong liveness over registers); a jump to the next instruction left out; another rounding of an integer
 conversion that is exact; what `equiv.mutate.ranges` proves from the bits a register can have. Not recognised: anything
-that takes knowledge of inputs (an addition that happens to be exact, a subnormal that never comes).
+that takes knowledge of inputs (an addition that happens to be exact, a subnormal that never comes); people say those in
+`equiv.mutate.argued`.
 """
 
 from __future__ import annotations
@@ -138,12 +139,12 @@ class Target:
                     invisible = (original.shape is None and changed.shape is None) or (
                         name == "deletion" and _all_ones(one)
                     )
-                    why = "" if invisible else self._equivalent(index, one, after, _same(original, changed))
+                    why = "" if invisible else self._equivalent(index, one, after, same=_same(original, changed))
                     found.append(Mutant(self.image.digest, self.name, index, name, one, after, why, invisible))
         backend.handlers(shapes)
         yield from found
 
-    def _equivalent(self, index: int, one: Instruction, after: Instruction, same: bool) -> str:
+    def _equivalent(self, index: int, one: Instruction, after: Instruction, *, same: bool) -> str:
         if same and one.guard_negated == after.guard_negated:
             return "the same code"
         if index in self.dead:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from equiv.emulator.isa.table import TYPE_BITS
 from equiv.emulator.ptx import Address, Immediate, Instruction, Operand, Register, Vector
@@ -34,6 +35,9 @@ _ORDERING = (
     "cp.async.wait_", "cp.async.mbarrier.", "cp.async.bulk.commit_group", "cp.async.bulk.wait_group", "wgmma.fence.",
     "wgmma.commit_group.", "wgmma.wait_group.", "tcgen05.wait::", "tcgen05.fence::", "tcgen05.commit.",
 )  # fmt: skip
+_ORDERED = frozenset(
+    {"sub", "div", "rem", "selp", "setp", "set", "slct", "shl", "shr", "prmt", "bfi", "shf", "copysign"}
+)
 _KEPT = ("ret", "exit", "pmevent", "setmaxnreg", "nanosleep")
 
 
@@ -47,7 +51,7 @@ def orders(one: Instruction) -> bool:
     return one.opcode.startswith(_ORDERING)
 
 
-def rounding(one: Instruction, fits: Fits, _: Makers) -> Iterator[Instruction]:
+def rounding(one: Instruction, _: Fits, __: Makers) -> Iterator[Instruction]:
     """Another rounding mode, or an approximation for a correctly rounded result."""
     words = one.opcode.split(".")
     for at, word in enumerate(words):
@@ -99,7 +103,7 @@ def _narrows(narrow: Instruction, widening: list[str]) -> bool:
 def constant(one: Instruction, _: Fits, __: Makers) -> Iterator[Instruction]:
     """A float constant one ulp away, up and down."""
     for step in (1, -1):
-        yield from _each(one, lambda operand, step=step: _float_step(operand, step))
+        yield from _each(one, partial(_float_step, step=step))
 
 
 def _float_step(operand: Operand, step: int) -> Operand:
@@ -115,7 +119,7 @@ def immediate(one: Instruction, _: Fits, __: Makers) -> Iterator[Instruction]:
     if one.opcode == NOTHING[0]:
         return
     for step in (1, -1):
-        yield from _each(one, lambda operand, step=step: _integer_step(operand, step))
+        yield from _each(one, partial(_integer_step, step=step))
     width = _access_bytes(one.opcode)
     for at, operand in enumerate(one.operands):
         if isinstance(operand, Address):
@@ -141,9 +145,7 @@ def operands(one: Instruction, _: Fits, __: Makers) -> Iterator[Instruction]:
     """Two operands that do not commute exchanged, or two neighbours in a vector."""
     base, given = one.opcode.partition(".")[0], one.operands
     pairs: tuple[tuple[int, int], ...] = ()
-    if base in {"sub", "div", "rem", "selp", "setp", "set", "slct", "shl", "shr", "prmt", "bfi", "shf", "copysign"}:
-        pairs = ((1, 2),)
-    elif base == "cvt" and len(given) == 3:
+    if base in _ORDERED or (base, len(given)) == ("cvt", 3):
         pairs = ((1, 2),)
     elif base in {"fma", "mad"}:
         pairs = ((2, 3),)

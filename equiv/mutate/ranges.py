@@ -3,9 +3,9 @@
 Looks through instructions without a guard that are the only ones to write their register. Two proofs:
 
 * an `and` whose constant differs only in bits that are zero in its other operand, as the low half of a widened bf16;
-* another rounding of a product with a power of two, where all that is made of it is a saturating conversion to 8 bits or
-  fewer: the product is exact but for what is below 2^-126, which becomes a zero of the same sign either way, and beyond
-  2^127, which saturates either way.
+* another rounding of a product with a power of two, where all that is made of it is a saturating conversion to 8 bits
+  or fewer: the product is exact but for what is below 2^-126, which becomes a zero of the same sign either way, and
+  beyond 2^127, which saturates either way.
 """
 
 from __future__ import annotations

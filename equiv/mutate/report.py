@@ -143,7 +143,8 @@ def _lines(result: Result) -> Iterator[str]:
     played = {case for cases in result.cases.values() for case in cases}
     sampled = f"{len(result.found)} of {result.made}" if len(result.found) < result.made else f"{result.made}"
     suites = f", suite {' '.join(result.suites)}" if result.suites else ""
-    yield f"{result.pair} on {result.device}{suites}: {len(played)} cases, {len(result.cases)} kernels, {sampled} mutants"
+    kernels = f"{len(played)} cases, {len(result.cases)} kernels"
+    yield f"{result.pair} on {result.device}{suites}: {kernels}, {sampled} mutants"
     for case, why in result.left_out.items():
         yield f"  left out: {case}: {why}"
     for key, cases in result.cases.items():
