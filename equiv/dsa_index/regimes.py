@@ -87,6 +87,7 @@ NORM_W: Mapping[str, Fill] = {
     "zero": lambda _d, shape, _: make.exact_f32(np.zeros(shape)),
     "wide": lambda d, shape, _: make.wide(d, shape, F32, low=-12, high=12),
     "tiny": lambda d, shape, _: make.wide(d, shape, F32, low=-36, high=-12),
+    "huge": lambda d, shape, _: make.wide(d, shape, F32, low=94, high=122),
 }
 NORM_B: Mapping[str, Fill] = {
     "normal": lambda d, shape, _: make.normal(d, shape, F32, center=-3, spread=1),

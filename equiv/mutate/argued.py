@@ -6,9 +6,11 @@
     opcode = "div.rn.f32"                   # of the instruction, with * and ?
     now = "*"                               # the mutant's text, with * and ?; default: any
     axes = { key_round = "bf16" }           # only of kernels all of whose cases have these values
+    partly = true                           # the words above also describe mutants that are not meant; default: no
     why = "m / 7 of an 8-bit m is a power of two or further from one than an ulp."
 
-They are played like all others: an argument that a case refutes is told, and the mutant counts as killed.
+They are played like all others, and a mutant that dies counts as killed; that refutes an argument, which is told, unless
+it says `partly`.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ if TYPE_CHECKING:
     from equiv.records import AxisValue, Case
 
 FOLDER = "mutants"
-_FIELDS: Mapping[str, type] = {"code": str, "operators": list, "opcode": str, "now": str, "axes": dict, "why": str}
-_OPTIONAL = {"now": "*", "axes": {}, "opcode": "*"}
+_FIELDS: Mapping[str, type] = {"code": str, "operators": list, "opcode": str, "now": str, "axes": dict, "partly": bool, "why": str}
+_OPTIONAL = {"now": "*", "axes": {}, "opcode": "*", "partly": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class Argument:
     opcode: str
     now: str
     axes: Mapping[str, AxisValue]
+    partly: bool
     why: str
 
     def covers(self, mutant: Mutant, axes: Sequence[Mapping[str, AxisValue]]) -> bool:
@@ -61,9 +64,9 @@ class Argument:
 
 def source_line(mutant: Mutant) -> str:
     """The kernel's source line that the instruction is from, or "" where the PTX or the file does not say."""
-    if mutant.before.source is None:
+    if mutant.source is None:
         return ""
-    file, line = mutant.before.source
+    file, line = mutant.source
     lines = _source(file)
     return lines[line - 1].strip() if 0 < line <= len(lines) else ""
 

@@ -125,7 +125,7 @@ def run(
         if argument is not None and outcome.status == "survived":
             used.append(argument)
             outcome = replace(outcome, status="argued", how=argument.why)
-        elif argument is not None and outcome.status == "killed":
+        elif argument is not None and outcome.status == "killed" and not argument.partly:
             refuted.append((argument, mutant, outcome))
         found.append((mutant, outcome))
     whole = len(found) == len(made) and operators == tuple(OPERATORS)

@@ -48,6 +48,7 @@ class Mutant:
     Attributes:
         image: digest of the image; kernel: name of the kernel in it.
         index: of the instruction in the contracted kernel.
+        source: (file, line) of the kernel's source, of a branch that of its condition; None where the PTX does not say.
         equivalent: why it cannot matter, or "".
         invisible: whether the emulator makes no difference between the two: it executes nothing here with or without
             the change, or a register that was never written holds what the constant says (all ones).
@@ -59,6 +60,7 @@ class Mutant:
     operator: str
     before: Instruction
     after: Instruction
+    source: tuple[str, int] | None = None
     equivalent: str = ""
     invisible: bool = False
 
@@ -140,9 +142,14 @@ class Target:
                         name == "deletion" and _all_ones(one)
                     )
                     why = "" if invisible else self._equivalent(index, one, after, same=_same(original, changed))
-                    found.append(Mutant(self.image.digest, self.name, index, name, one, after, why, invisible))
+                    places = (self.image.digest, self.name, index, name)
+                    found.append(Mutant(*places, one, after, self._source(one), why, invisible))
         backend.handlers(shapes)
         yield from found
+
+    def _source(self, one: Instruction) -> tuple[str, int] | None:
+        decides = self.makers.get(one.guard or "") if one.opcode.startswith("bra") else None
+        return (one if decides is None else decides).source
 
     def _equivalent(self, index: int, one: Instruction, after: Instruction, *, same: bool) -> str:
         if same and one.guard_negated == after.guard_negated:

@@ -96,7 +96,7 @@ class Ranges:
             return given[0] | given[1] | wide
         if base in {"or", "xor"} or (base in {"max", "min"} and kind[0] in "us"):
             return (given[0] & given[1]) | wide
-        if base == "redux" and words[2] in {"max", "min", "or"}:
+        if base == "shfl" or (base == "redux" and words[2] in {"max", "min", "or"}):
             return given[0] | wide
         if base in {"shl", "shr"} and isinstance(count, Immediate) and count.bits < bits and kind[0] != "s":
             if base == "shl":

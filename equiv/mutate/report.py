@@ -106,7 +106,7 @@ def document(result: Result) -> dict[str, Any]:
                 "index": mutant.index,
                 "operator": mutant.operator,
                 "ptx_line": mutant.before.line,
-                "source": mutant.before.source and list(mutant.before.source),
+                "source": mutant.source and list(mutant.source),
                 "before": spelt(mutant.before),
                 "after": after(mutant),
                 "status": outcome.status,
@@ -213,7 +213,7 @@ def _listed(result: Result, status: str, title: str) -> Iterator[str]:
 
 def _where(mutant: Mutant) -> str:
     """`index.py:198`: the kernel's source line, as far as the compiler says it."""
-    if mutant.before.source is None:
+    if mutant.source is None:
         return f"PTX line {mutant.before.line}:"
-    file, line = mutant.before.source
+    file, line = mutant.source
     return f"{Path(file).name}:{line}"
