@@ -109,7 +109,8 @@ class Image:
         self._file = os.memfd_create("equiv-sparse") if sparse else -1
         if sparse:
             os.ftruncate(self._file, self.size)
-        self.memory = mmap.mmap(self._file, self.size)
+        # Anonymous memory is private, so that a forked process has its own; by default it would be shared.
+        self.memory = mmap.mmap(self._file, self.size, mmap.MAP_SHARED if sparse else mmap.MAP_PRIVATE)
         self.bytes: Bytes = np.frombuffer(self.memory, dtype=np.uint8)
 
     def extents(self) -> Iterator[tuple[int, int]]:

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from equiv.buffers import GUARD, GuardedBuffer, poison, span
+from equiv.buffers import GUARD, PAGE, GuardedBuffer, Image, poison, span
 from equiv.errors import UsageError
 from equiv.records import TensorSpec
 
@@ -139,3 +139,16 @@ def test_a_layout_that_cannot_be_is_refused(spec: TensorSpec, text: str) -> None
 def test_inputs_of_another_shape_are_refused() -> None:
     with pytest.raises(UsageError, match=r"tensor 'y': inputs gave uint32 \(8,\), wanted uint32 \(7,\)"):
         GuardedBuffer(WORDS, 0, "oracle").place(np.zeros(8, np.uint32))
+
+
+def test_a_forked_process_has_its_own_copy_unless_the_memory_is_sparse() -> None:
+    for sparse, seen in ((False, 0), (True, 7)):
+        image = Image(PAGE, sparse=sparse)
+        image.bytes[0] = 0
+        child = os.fork()
+        if child == 0:
+            image.bytes[0] = 7
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert image.bytes[0] == seen
+        image.close()

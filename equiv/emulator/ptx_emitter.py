@@ -105,7 +105,8 @@ def _instruction(one: Instruction, hoisted: set[str]) -> str:
         returns, callee, arguments, *targets = (_operand(operand, hoisted) for operand in one.operands)
         parts = [f"({returns[1:-1]})"] if returns != "{}" else []
         return f"{guard}{one.opcode} {', '.join([*parts, callee, f'({arguments[1:-1]})', *targets])};"
-    return f"{guard}{one.opcode} {', '.join(_operand(operand, hoisted) for operand in one.operands)};"
+    operands = ", ".join(_operand(operand, hoisted) for operand in one.operands)
+    return f"{guard}{one.opcode} {operands};" if operands else f"{guard}{one.opcode};"
 
 
 def _operand(operand: Operand, hoisted: set[str]) -> str:

@@ -9,8 +9,8 @@
     partly = true                           # the words above also describe mutants that are not meant; default: no
     why = "m / 7 of an 8-bit m is a power of two or further from one than an ulp."
 
-They are played like all others, and a mutant that dies counts as killed; that refutes an argument, which is told, unless
-it says `partly`.
+They are played like all others, and a mutant that dies counts as killed; that refutes an argument, which is told,
+unless it says `partly`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,15 @@ if TYPE_CHECKING:
     from equiv.records import AxisValue, Case
 
 FOLDER = "mutants"
-_FIELDS: Mapping[str, type] = {"code": str, "operators": list, "opcode": str, "now": str, "axes": dict, "partly": bool, "why": str}
+_FIELDS: Mapping[str, type] = {
+    "code": str,
+    "operators": list,
+    "opcode": str,
+    "now": str,
+    "axes": dict,
+    "partly": bool,
+    "why": str,
+}
 _OPTIONAL = {"now": "*", "axes": {}, "opcode": "*", "partly": False}
 
 

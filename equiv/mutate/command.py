@@ -21,11 +21,13 @@ from equiv.terminal import visible
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from equiv.mutate.argued import Argument
+    from equiv.mutate.kill import Outcome
     from equiv.mutate.mutants import Mutant
     from equiv.mutate.report import Result
-    from equiv.records import Case
+    from equiv.records import AxisValue, Case
 
 
 def add_parser(commands: Any) -> None:  # noqa: ANN401
@@ -84,64 +86,79 @@ def run(
     os.environ.setdefault("CUTE_DSL_LINEINFO", "1")  # so that the PTX says which line of the kernel it is from
     from equiv.emulator.store import shared_store
     from equiv.mutate import argued, pool
-    from equiv.mutate.kill import Outcome, Stage
+    from equiv.mutate.kill import Stage
     from equiv.mutate.mutants import Target
     from equiv.mutate.report import Result
 
     pair = pairs.get(pair_name)
-    stage = Stage(pair, chosen, arch)
-    targets = {key: Target(shared_store().get(key[0]), key[1]) for key in stage.kernels}
-    stage.rehearse(targets)
-    if not stage.scenes:
-        reasons = "; ".join(dict.fromkeys(stage.left_out.values()))
-        raise UnsupportedError("cases", f"none of {len(chosen)} can be played: {reasons}")
     operators = tuple(name for name in OPERATORS if name in options.operator) or tuple(OPERATORS)
-    made = [mutant for target in targets.values() for mutant in target.mutants(operators)]
-    picked = _sample(len(made), options.limit, options.seed)
-    print(f"equiv: {len(stage.scenes)} cases, {len(picked)} of {len(made)} mutants", file=sys.stderr)
+    with Stage(pair, chosen, arch) as stage:
+        targets = {key: Target(shared_store().get(key[0]), key[1]) for key in stage.kernels}
+        stage.rehearse(targets)
+        if not stage.scenes:
+            reasons = "; ".join(dict.fromkeys(stage.left_out.values()))
+            raise UnsupportedError("cases", f"none of {len(chosen)} can be played: {reasons}")
+        made = [mutant for target in targets.values() for mutant in target.mutants(operators)]
+        picked = _sample(len(made), options.limit, options.seed)
+        print(f"equiv: {len(stage.scenes)} cases, {len(picked)} of {len(made)} mutants", file=sys.stderr, flush=True)
 
-    def one(number: int) -> Outcome:
-        mutant = made[picked[number]]
-        return stage.outcome(mutant, targets[mutant.image, mutant.kernel], every=options.every)
+        def one(number: int) -> Outcome:
+            mutant = made[picked[number]]
+            return stage.outcome(mutant, targets[mutant.image, mutant.kernel], every=options.every)
 
-    def died(_: int, how: str) -> Outcome:
-        return Outcome("killed", how=f"its process ended: {how}")
-
-    outcomes: dict[int, Outcome] = {}
-    for done, (number, outcome) in enumerate(pool.work(len(picked), one, died, options.jobs), 1):
-        outcomes[number] = outcome
-        if done % 100 == 0:
-            killed = sum(found.status == "killed" for found in outcomes.values())
-            print(f"equiv: {done} of {len(picked)}, {killed} killed", file=sys.stderr, flush=True)
-    users = {key: tuple(scene.case.id for scene in stage.scenes if key in scene.kernels) for key in targets}
-    arguments = argued.read(pair, casefile.case_file(pair_name, options.cases).parent)
-    axes = {key: argued.axes_of(pair, [one.case for one in stage.scenes if key in one.kernels]) for key in targets}
-    found: list[tuple[Mutant, Outcome]] = []
-    refuted: list[tuple[argued.Argument, Mutant, Outcome]] = []
-    used: list[argued.Argument] = []
-    for number in sorted(outcomes):
-        mutant, outcome = made[picked[number]], outcomes[number]
-        argument = next((one for one in arguments if one.covers(mutant, axes[mutant.image, mutant.kernel])), None)
-        if argument is not None and outcome.status == "survived":
-            used.append(argument)
-            outcome = replace(outcome, status="argued", how=argument.why)
-        elif argument is not None and outcome.status == "killed" and not argument.partly:
-            refuted.append((argument, mutant, outcome))
-        found.append((mutant, outcome))
+        outcomes: dict[int, Outcome] = {}
+        for done, (number, outcome) in enumerate(pool.work(len(picked), one, _died, options.jobs), 1):
+            outcomes[number] = outcome
+            if done % 100 == 0:
+                killed = sum(found.status == "killed" for found in outcomes.values())
+                print(f"equiv: {done} of {len(picked)}, {killed} killed", file=sys.stderr, flush=True)
+        users = {key: tuple(scene.case for scene in stage.scenes if key in scene.kernels) for key in targets}
+    found, refuted, idle = _argued(
+        argued.read(pair, casefile.case_file(pair_name, options.cases).parent),
+        {key: argued.axes_of(pair, members) for key, members in users.items()},
+        [(made[picked[number]], outcomes[number]) for number in sorted(outcomes)],
+    )
     whole = len(found) == len(made) and operators == tuple(OPERATORS)
-    idle = tuple(one for one in arguments if whole and one.path not in {argument.path for argument in used})
     return Result(
         pair_name,
         f"emulated:{arch}",
         suites,
-        users,
+        {key: tuple(case.id for case in members) for key, members in users.items()},
         found,
         len(made),
         dict(stage.left_out),
-        tuple(refuted),
-        idle,
+        refuted,
+        idle if whole else [],
         every=options.every,
     )
+
+
+def _died(_: int, how: str) -> Outcome:
+    from equiv.mutate.kill import Outcome
+
+    return Outcome("killed", how=f"its process ended: {how}")
+
+
+def _argued(
+    arguments: Sequence[Argument],
+    axes: Mapping[tuple[str, str], Sequence[Mapping[str, AxisValue]]],
+    found: Sequence[tuple[Mutant, Outcome]],
+) -> tuple[list[tuple[Mutant, Outcome]], list[tuple[Argument, Mutant, Outcome]], list[Argument]]:
+    """The outcomes with survivors that are argued to be equivalent as such, refutations, and idle arguments."""
+    result, refuted = [], []
+    used = dict.fromkeys(range(len(arguments)), False)
+    for mutant, outcome in found:
+        at = next(
+            (at for at, one in enumerate(arguments) if one.covers(mutant, axes[mutant.image, mutant.kernel])), None
+        )
+        if at is not None and outcome.status == "survived":
+            used[at] = True
+            result.append((mutant, replace(outcome, status="argued", how=arguments[at].why)))
+            continue
+        if at is not None and outcome.status == "killed" and not arguments[at].partly:
+            refuted.append((arguments[at], mutant, outcome))
+        result.append((mutant, outcome))
+    return result, refuted, [one for at, one in enumerate(arguments) if not used[at]]
 
 
 def _sample(count: int, limit: int | None, seed: int) -> list[int]:

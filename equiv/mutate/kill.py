@@ -12,7 +12,7 @@ import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -65,7 +65,7 @@ class Outcome:
 
 
 class Stage:
-    """The scenes of all cases with the sound programs, and which instruction each scene comes to.
+    """The scenes of all cases with the sound programs, and which instruction each scene comes to; to be closed.
 
     Attributes:
         scenes: in ascending order of cost.
@@ -84,6 +84,14 @@ class Stage:
         self._reached: dict[tuple[str, Key], npt.NDArray[np.uint64]] = {}
         self._passes: dict[tuple[str, str], bool] = {}
         self._lock = tempfile.TemporaryFile()  # noqa: SIM115  as long as the stage
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.close()
+        for scene in self.scenes:
+            scene.close()
 
     @property
     def kernels(self) -> list[Key]:

@@ -170,6 +170,9 @@ def _lines(result: Result) -> Iterator[str]:
     yield ""
     counts = result.counts
     live = counts["killed"] + counts["survived"] + counts["not reached"]
+    if counts["argued"]:
+        strict = 100 * counts["killed"] / (live + counts["argued"])
+        yield f"{counts['argued']} survivors are argued to be equivalent; counted as live, {strict:.1f} % would die"
     yield f"score {result.score:.1f} %: {counts['killed']} of {live} live mutants die; " + ", ".join(
         f"{counts[status]} {status}" for status in STATUSES[1:]
     )

@@ -1,0 +1,87 @@
+"""Which mutants are known not to matter, and that a mutant differs from the kernel in one place."""
+
+from __future__ import annotations
+
+import mutant_pair
+import pytest
+from ptx_run import module_text
+
+from equiv.emulator.ptx_emitter import spelt
+from equiv.emulator.store import Image
+from equiv.mutate.mutants import Target
+from equiv.mutate.operators import OPERATORS
+
+ALL = tuple(OPERATORS)
+
+
+def target_of(body: str) -> Target:
+    return Target(Image(body.encode(), module_text(body, ("p",)), "sm_100a", {}), "k")
+
+
+def reasons(body: str, opcode: str) -> dict[str, str]:
+    """Mutant -> why it is equivalent, of the instructions with that opcode."""
+    return {
+        spelt(one.after): one.equivalent for one in target_of(body).mutants(ALL) if one.before.opcode == opcode
+    }  # fmt: skip
+
+
+def test_a_result_that_nothing_needs_cannot_matter() -> None:
+    found = reasons("add.f32 %f1, %f2, %f3; st.global.b32 [%rd1], %r1; ret;", "add.f32")
+    assert set(found.values()) == {"its result is not needed"}
+    found = reasons("add.f32 %f1, %f2, %f3; st.global.f32 [%rd1], %f1; ret;", "add.f32")
+    assert set(found.values()) == {""}
+
+
+def test_a_jump_to_the_next_instruction_cannot_matter() -> None:
+    assert reasons("bra.uni L; L: ret;", "bra.uni") == {"pmevent 0;": "a jump to the next instruction"}
+    assert reasons("bra.uni L; mov.b32 %r1, %r2; L: ret;", "bra.uni") == {"pmevent 0;": ""}
+
+
+def test_another_rounding_of_an_exact_conversion_cannot_matter() -> None:
+    store = "st.global.f32 [%rd1], %f1; ret;"
+    short = reasons(f"cvt.rn.f32.s16 %f1, %rs1; {store}", "cvt.rn.f32.s16")
+    assert short["cvt.rz.f32.s16 %f1, %rs1;"] == "the conversion is exact"
+    assert short["pmevent 0;"] == ""
+    long = reasons(f"cvt.rn.f32.s32 %f1, %r1; {store}", "cvt.rn.f32.s32")
+    assert long["cvt.rz.f32.s32 %f1, %r1;"] == ""
+
+
+def test_what_the_emulator_does_not_execute_is_invisible() -> None:
+    found = {spelt(one.before): one.invisible for one in target_of("griddepcontrol.wait; bar.sync 0; ret;").mutants(ALL)
+             if one.operator == "ordering"}  # fmt: skip
+    assert found == {"griddepcontrol.wait;": True, "bar.sync 0;": False}
+
+
+def test_a_deleted_constant_of_all_ones_is_invisible_since_registers_start_so() -> None:
+    found = list(target_of("mov.b32 %r1, -1; mov.b32 %r2, -2; ret;").mutants(("deletion",)))
+    assert [one.invisible for one in found] == [True, False]
+
+
+def test_a_mutant_executes_the_contracted_kernel_but_for_one_instruction() -> None:
+    body = "mul.f32 %f1, %f2, %f3; add.f32 %f4, %f1, %f5; st.global.f32 [%rd1], %f4; ret;"
+    target = target_of(body)
+    assert [one.opcode for one in target.kernel.instructions] == ["fma.rn.f32", "st.global.f32", "ret"]
+    for mutant in target.mutants(ALL):
+        code = target.build(mutant).kernel.instructions
+        changed = [
+            at for at, (one, other) in enumerate(zip(code, target.kernel.instructions, strict=True)) if one != other
+        ]
+        assert changed == [mutant.index]
+
+
+def test_a_branch_is_told_by_the_line_of_its_condition() -> None:
+    body = (
+        '.file 1 "kernel.py"\n.loc 1 7 0\nsetp.eq.s32 %p1, %r1, 0;\n.loc 1 3 0\n@%p1 bra L;\nmov.b32 %r1, %r2;\nL: ret;'
+    )
+    text = module_text(body, ("p",)).replace('.file 1 "kernel.py"\n', "") + '.file 1 "kernel.py"\n'
+    target = Target(Image(b"lines", text, "sm_100a", {}), "k")
+    sources = {one.before.opcode: one.source for one in target.mutants(("predicate", "deletion"))}
+    assert sources["bra"] == ("kernel.py", 7)
+    assert sources["mov.b32"] == ("kernel.py", 3)
+
+
+@pytest.mark.parametrize("kernel", ["scale", "total"])
+def test_no_two_mutants_of_an_instruction_are_alike(kernel: str) -> None:
+    target = Target(Image(b"twice", mutant_pair.PTX, "sm_100a", {}), kernel)
+    seen = [(one.index, one.after) for one in target.mutants(ALL)]
+    assert len(seen) == len(set(seen)) >= 40

@@ -1,0 +1,65 @@
+"""What is known of bits, and the two proofs built on it."""
+
+from __future__ import annotations
+
+import pytest
+from ptx_run import module_text
+
+from equiv.emulator.ptx import Register
+from equiv.emulator.store import Image
+from equiv.mutate.mutants import Target
+
+
+def target_of(body: str) -> Target:
+    return Target(Image(body.encode(), module_text(body + " ret;", ("p",)), "sm_100a", {}), "k")
+
+
+@pytest.mark.parametrize(
+    ("body", "zeros"),
+    [
+        ("cvt.f32.bf16 %r9, %rs1;", 0xFFFF),
+        ("cvt.f32.bf16 %r1, %rs1; and.b32 %r9, %r1, 0x7fffffff;", 0x8000FFFF),
+        ("and.b32 %r1, %r2, 0x7f800000; sub.s32 %r9, 0x7f000000, %r1;", 0x7FFFFF),
+        ("and.b32 %r1, %r2, 0xf0; shl.b32 %r9, %r1, 4;", 0xFFFFF0FF),
+        ("and.b32 %r1, %r2, 0xf0; shr.u32 %r9, %r1, 4;", 0xFFFFFFF0),
+        ("and.b32 %r1, %r2, 6; and.b32 %r3, %r4, 12; or.b32 %r9, %r1, %r3;", 0xFFFFFFF1),
+        ("and.b32 %r1, %r2, 6; shfl.sync.bfly.b32 %r9, %r1, 1, 31, -1;", 0xFFFFFFF9),
+        ("cvt.u32.u16 %r9, %rs1;", 0xFFFF0000),
+        ("and.b32 %r9, %r2, 1; and.b32 %r9, %r3, 2;", 0),
+        ("@%p1 and.b32 %r9, %r2, 1;", 0),
+        ("shr.s32 %r9, %r1, 4;", 0),
+        ("add.s32 %r9, %r1, 5;", 0),
+    ],
+)
+def test_zero_bits(body: str, zeros: int) -> None:
+    assert target_of(body).ranges.zeros(Register("%r9")) & 0xFFFF_FFFF == zeros
+
+
+def reasons(body: str, operator: str) -> dict[str, str]:
+    return {one.change.partition(" -> ")[2]: one.equivalent for one in target_of(body).mutants((operator,))}
+
+
+def test_a_mask_that_differs_in_zero_bits_only_is_the_same() -> None:
+    store = "st.global.b32 [%rd1], %r2;"
+    found = reasons(f"cvt.f32.bf16 %r1, %rs1; and.b32 %r2, %r1, 0x7fffffff; {store}", "immediate")
+    assert found["and.b32 %r2, %r1, 2147483646;"] == "the bits that the constant differs in are zero"
+    assert found["and.b32 %r2, %r1, 2147483648;"] == ""
+    assert reasons(f"and.b32 %r2, %r1, 0x7fffffff; {store}", "immediate")["and.b32 %r2, %r1, 2147483646;"] == ""
+
+
+SCALED = "and.b32 %r1, %r2, 0x7f800000; mul.f32 %r3, %r4, %r1; mov.f32 %r5, %r3;"
+CODES = "cvt.rn.satfinite.e4m3x2.f32 %rs1, %r5, %r5; st.global.b16 [%rd1], %rs1;"
+
+
+def test_a_product_with_a_power_of_two_that_becomes_a_code_has_one_rounding() -> None:
+    found = reasons(SCALED + CODES, "rounding")
+    assert found["mul.rz.f32 %r3, %r4, %r1;"] == "a product with a power of two, of which 8 bits are kept"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [SCALED + CODES + "st.global.b32 [%rd1], %r3;", SCALED.replace("0x7f800000", "0x7f800001") + CODES],
+    ids=["stored too", "no power of two"],
+)
+def test_it_is_not_so_if_more_of_it_is_kept_or_the_factor_has_a_mantissa(body: str) -> None:
+    assert reasons(body, "rounding")["mul.rz.f32 %r3, %r4, %r1;"] == ""
