@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from equiv.emulator.ptx_emitter import spelt
 from equiv.errors import CaseFileError, Fault
-from equiv.mutate.operators import OPERATORS
+from equiv.mutate import OPERATORS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -15,7 +15,7 @@ from equiv import casefile, pairs
 from equiv.arguments import positive
 from equiv.device import EMULATED
 from equiv.errors import UnsupportedError, UsageError
-from equiv.mutate.operators import OPERATORS
+from equiv.mutate import OPERATORS
 from equiv.plan import DEFAULT_DEVICE, cases
 from equiv.terminal import visible
 

@@ -22,7 +22,7 @@ from equiv.emulator.ptx import Immediate, Symbol
 from equiv.emulator.ptx_emitter import spelt
 from equiv.emulator.variables import place
 from equiv.errors import UnknownInstructionError
-from equiv.mutate.operators import OPERATORS
+from equiv.mutate.operators import BY_NAME
 from equiv.mutate.ranges import Ranges
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Target:
             assert original is not None, one
             seen = set()
             for name in operators:
-                for after in OPERATORS[name](one, lambda other: self.decoded(other) is not None, self.makers):
+                for after in BY_NAME[name](one, lambda other: self.decoded(other) is not None, self.makers):
                     changed = self.decoded(after)
                     if changed is None or after == one or (after.opcode, after.operands, after.guard_negated) in seen:
                         continue

@@ -12,6 +12,7 @@ from functools import partial
 
 from equiv.emulator.isa.table import TYPE_BITS
 from equiv.emulator.ptx import Address, Immediate, Instruction, Operand, Register, Vector
+from equiv.mutate import OPERATORS
 
 Fits = Callable[[Instruction], bool]
 Makers = Mapping[str, Instruction]
@@ -234,17 +235,23 @@ def _variants(operand: Operand, change: Callable[[Operand], Operand]) -> Iterato
             yield changed
 
 
-OPERATORS: Mapping[str, Operator] = {
-    "rounding": rounding,
-    "ftz": flush,
-    "conversion": conversion,
-    "constant": constant,
-    "immediate": immediate,
-    "operands": operands,
-    "ordering": ordering,
-    "predicate": predicate,
-    "comparison": comparison,
-    "exchange": exchange,
-    "deletion": deletion,
-}
-"""By name, in the order of reports."""
+BY_NAME: Mapping[str, Operator] = dict(
+    zip(
+        OPERATORS,
+        (
+            rounding,
+            flush,
+            conversion,
+            constant,
+            immediate,
+            operands,
+            ordering,
+            predicate,
+            comparison,
+            exchange,
+            deletion,
+        ),
+        strict=True,
+    )
+)
+"""Every operator by its name."""

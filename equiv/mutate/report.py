@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from equiv.emulator.ptx_emitter import spelt
-from equiv.mutate.operators import NOTHING, OPERATORS
+from equiv.mutate import OPERATORS
+from equiv.mutate.operators import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -15,10 +15,9 @@ import pytest
 from equiv.emulator.ptx_emitter import spelt
 from equiv.emulator.store import shared_store
 from equiv.errors import EmulatorError, IllegalAccessError
-from equiv.mutate import pool
+from equiv.mutate import OPERATORS, pool
 from equiv.mutate.kill import Outcome, Stage
 from equiv.mutate.mutants import Mutant, Target
-from equiv.mutate.operators import OPERATORS
 from equiv.mutate.scene import Scene
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from ptx_run import module_text
 
 from equiv.emulator.ptx_emitter import spelt
 from equiv.emulator.store import Image
+from equiv.mutate import OPERATORS
 from equiv.mutate.mutants import Target
-from equiv.mutate.operators import OPERATORS
 
 ALL = tuple(OPERATORS)
 

@@ -7,8 +7,9 @@ from ptx_run import module_text
 
 from equiv.emulator.ptx_emitter import spelt
 from equiv.emulator.store import Image
+from equiv.mutate import OPERATORS
 from equiv.mutate.mutants import Target
-from equiv.mutate.operators import OPERATORS, orders
+from equiv.mutate.operators import BY_NAME, orders
 
 
 def made(operator: str, body: str) -> list[str]:
@@ -66,7 +67,7 @@ def test_an_operator_makes_what_can_be_wrong_there(operator: str, body: str, wan
 
 
 def test_every_operator_has_an_example() -> None:
-    assert {operator for operator, _, _ in EXAMPLES} == set(OPERATORS)
+    assert {operator for operator, _, _ in EXAMPLES} == set(OPERATORS) == set(BY_NAME)
 
 
 def test_a_mutant_keeps_guard_and_place() -> None:

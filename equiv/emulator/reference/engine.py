@@ -25,7 +25,7 @@ from equiv.emulator.reference.handlers import find, followed
 from equiv.emulator.reference.machine import FULL, LANES, READY, Grid, Warp
 from equiv.emulator.reference.operands import Problem
 from equiv.emulator.reference.spaces import FaultError, GlobalMemory
-from equiv.emulator.reference.steps import Step, lanes_of, mask_of, prepare, unknown
+from equiv.emulator.reference.steps import Step, mask_of, prepare, unknown
 from equiv.errors import DeviceError, UnknownInstructionError
 
 if TYPE_CHECKING:
