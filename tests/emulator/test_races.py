@@ -142,6 +142,9 @@ def test_groups_of_cp_async_are_known_to_their_warp_alone() -> None:
         copy + copy.replace("%r4]", "%r4+512]") + "cp.async.wait_group 2; bar.sync 0;\n" + GET
     )
     launch(copy + copy.replace("%r4]", "%r4+512]") + "cp.async.wait_group 1; bar.sync 0;\n" + GET)
+    launch(
+        copy.replace("%r4]", "%r4+512]") + copy + "cp.async.wait_group 0; cp.async.wait_group 1; bar.sync 0;\n" + GET
+    )
 
 
 def test_an_mbarrier_is_used_after_its_initialisation() -> None:

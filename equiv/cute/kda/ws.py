@@ -1,8 +1,9 @@
 """`KdaWS`: a KDA decode step for wide batches as one persistent kernel whose warps have roles.
 
-Letters: B requests, T tokens, H heads, D = 128 H. An item is a request's head, item = request * H + head. CTA c of n
-walks items floor(B H c / n) up to floor(B H (c + 1) / n). Two prep groups take its items by turns and turn them into
-operand blocks (`ws_prep`); the scan group runs the recurrence over them (`ws_scan`).
+Letters: B requests, T tokens, H heads, D = 128 H. An item is a head of a request, item = head * B + request. CTA c of n
+walks items floor(B H c / n) up to floor(B H (c + 1) / n), so that what depends on the head alone is seldom read. Two
+prep groups take its items by turns and turn them into operand blocks (`ws_prep`); the scan group runs the recurrence
+over them (`ws_scan`).
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import cutlass
-from cutlass import Int32, cute
+from cutlass import Float32, Int32, cute
 from cutlass._mlir.dialects import llvm
 
-from equiv.cute.kda.ws_copies import item_slots, load_page, stage_conv, stage_rows, wait_bulk_reads
+from equiv.cute.kda.ws_copies import item_slots, load_page, split, stage_conv, stage_gate, stage_rows, wait_bulk_reads
 from equiv.cute.kda.ws_layout import (
     ACTIVE,
     BETA,
@@ -29,10 +30,13 @@ from equiv.cute.kda.ws_layout import (
     Shared,
     barrier_at,
     block_at,
+    block_of,
+    gates_at,
     meta,
+    page_at,
     stage_at,
 )
-from equiv.cute.kda.ws_prep import Place, prepare, sync, write_meta
+from equiv.cute.kda.ws_prep import CONSTANTS, Place, load_constants, prepare, sync, write_meta
 from equiv.cute.kda.ws_scan import HELD, Spot, epilogue, load_state, scan, zero_rows
 from equiv.errors import UsageError
 from equiv.geometry.kda import DIM
@@ -206,6 +210,8 @@ class KdaWS:
         if thread == 0:
             init_barriers(shared)
         cute.arch.barrier()
+        # A dependent launch takes the place of CTAs that have ended, and waits there for the others.
+        cute.arch.griddepcontrol_launch_dependents()
         cute.arch.griddepcontrol_wait()
         if thread < SCAN_THREADS:
             cute.arch.setmaxregister_increase(SCAN_REGISTERS)
@@ -213,7 +219,6 @@ class KdaWS:
         else:
             cute.arch.setmaxregister_decrease(PREP_REGISTERS)
             self.prepare_items(operands, shared, cta, thread - SCAN_THREADS)
-        cute.arch.griddepcontrol_launch_dependents()
 
     def share(self, operands, cta: Int32) -> tuple[Int32, Int32]:
         """First item and number of items of a CTA; computed by each role, in its own registers."""
@@ -225,35 +230,40 @@ class KdaWS:
     def scan_items(self, operands, shared, cta: Int32, thread: Int32):
         """The scan group: state page and operand block of each item in turn; thread 0 asks for the next page."""
         begin, count = self.share(operands, cta)
-        if thread == 0 and count > 0:
-            first = item_slots(self, operands.slots, operands.accepted, begin // self.heads)
-            load_page(shared, operands.state, first.source, begin % self.heads)
+        if thread == 0:
+            for page in cutlass.range_constexpr(self.layout.pages):
+                if page < count:
+                    head, number = split(operands, begin + page)
+                    request = item_slots(self, operands.slots, operands.accepted, number)
+                    load_page(shared, page, operands.state, request.source, head)
+        weight = Float32(operands.norm_w[thread % DIM])
         for j in cutlass.range(count, unroll=1):
             # A recording step has more addresses that would be kept in registers over all items.
             local = unhoisted(thread) if self.record else thread
-            item = begin + j
-            index = block_of(j)
+            head, number = split(operands, begin + j)
+            page, index = j % self.layout.pages, block_of(j)
             block = block_at(shared, index)
             words = meta(block, self.layout)
             spot = Spot(
                 block=block,
-                head=item % self.heads,
-                number=item // self.heads,
-                row=item // self.heads * self.tokens,
+                head=head,
+                number=number,
+                row=number * self.tokens,
                 thread=local,
                 group=local // 8,
                 lane=local % 8,
                 slots=words + SLOTS,
                 betas=cute.recast_ptr(words + BETA, dtype=cutlass.Float32),
+                weight=weight,
                 outputs=shared.outputs,
                 norms=shared.norms,
             )
             cute.arch.mbarrier_wait(barrier_at(shared, OPS_FULL, index), j >> 2 & 1)
             active = (words + ACTIVE).load()
-            cute.arch.mbarrier_wait(barrier_at(shared, STATE_FULL), j & 1)
+            cute.arch.mbarrier_wait(barrier_at(shared, STATE_FULL, page), j // self.layout.pages & 1)
             if active != 0:
                 rS = cute.make_rmem_tensor(HELD, cutlass.Float32)
-                load_state(rS, shared.page, spot)
+                load_state(rS, page_at(shared, page), spot)
                 self.next_page(operands, shared, words, j, begin, count, thread)
                 scan(self, operands, rS, spot)
                 epilogue(self, operands, spot)
@@ -265,17 +275,21 @@ class KdaWS:
     @cute.jit
     def next_page(self, operands, shared, words, j: Int32, begin: Int32, count: Int32, thread: Int32):
         """Every scan thread has taken its part of the page; thread 0 waits for all of them and asks for the next."""
-        empty = barrier_at(shared, STATE_EMPTY)
+        page = j % self.layout.pages
+        empty = barrier_at(shared, STATE_EMPTY, page)
         cute.arch.mbarrier_arrive(empty)
-        if thread == 0 and j + 1 < count:
-            cute.arch.mbarrier_wait(empty, j & 1)
-            load_page(shared, operands.state, (words + NEXT).load(), (begin + j + 1) % self.heads)
+        if thread == 0 and j + self.layout.pages < count:
+            cute.arch.mbarrier_wait(empty, j // self.layout.pages & 1)
+            head, _ = split(operands, begin + j + self.layout.pages)
+            load_page(shared, page, operands.state, (words + NEXT).load(), head)
 
     @cute.jit
     def prepare_items(self, operands, shared, cta: Int32, thread: Int32):
         """A prep group: items group, group + 2, ..., each staged while the one before is worked on."""
         begin, count = self.share(operands, cta)
         start = thread // PREP_THREADS
+        staged = Int32(-1)
+        constants = cute.make_rmem_tensor(CONSTANTS, cutlass.Float32)
         if start < count:
             self.stage_item(operands, stage_at(shared, 2 * start), begin + start, thread % PREP_THREADS)
         cute.arch.cp_async_commit_group()
@@ -284,10 +298,13 @@ class KdaWS:
             group, channel = local // PREP_THREADS, local % PREP_THREADS
             item = begin + j
             index = block_of(j)
-            head, number = item % self.heads, item // self.heads
+            head, number = split(operands, item)
+            more = j + self.layout.pages < count
             place = Place(
                 stage=stage_at(shared, index),
                 block=block_at(shared, index),
+                gates=gates_at(shared, group) if self.layout.resident else None,
+                constants=constants,
                 raw=shared.raw + group * self.tokens * DIM,
                 sums=shared.sums + group * self.layout.sums * 4,
                 request=item_slots(self, operands.slots, operands.accepted, number),
@@ -298,6 +315,8 @@ class KdaWS:
                 warp=channel // 32,
                 lane=channel % 32,
                 barrier=1 + group,
+                beta=operands.beta[number * self.tokens + cutlass.min(channel, self.tokens - 1), head],
+                following=self.following(operands, item, more),
             )
             if cutlass.const_expr(self.dim_first):
                 if channel == 0:
@@ -306,17 +325,29 @@ class KdaWS:
             if j + 2 < count:
                 self.stage_item(operands, stage_at(shared, block_of(j + 2)), item + 2, channel)
             cute.arch.cp_async_commit_group()
-            cute.arch.cp_async_wait_group(1)
+            self.wait_for_inputs(operands, place, staged)
+            staged = head
             sync(place)
             self.wait_for_block(shared, index, j)
             if place.request.source > 0:
                 prepare(self, operands, place)
                 write_meta(self, operands, place)
             if channel == 0:
-                self.announce(operands, place, item, j + 1 < count)
+                self.announce(place)
             cute.arch.mbarrier_arrive(barrier_at(shared, OPS_FULL, index))
         if cutlass.const_expr(self.dim_first) and thread % PREP_THREADS == 0:
             cute.arch.cp_async_bulk_wait_group(0)
+
+    @cute.jit
+    def wait_for_inputs(self, operands, place, staged: Int32):
+        """Until this thread's copies of the item's inputs are done; those of its head too, if it is not `staged`."""
+        if cutlass.const_expr(self.layout.resident):  # noqa: SIM102  decided while tracing
+            if place.head != staged:
+                stage_gate(place.gates, operands.f_b, place.head, place.thread)
+                cute.arch.cp_async_commit_group()
+                load_constants(self, operands, place.constants, place.head * DIM + place.thread, place.head)
+                cute.arch.cp_async_wait_group(0)
+        cute.arch.cp_async_wait_group(1)
 
     @cute.jit
     def wait_for_block(self, shared, index: Int32, j: Int32):
@@ -327,7 +358,7 @@ class KdaWS:
     @cute.jit
     def stage_item(self, operands, stage, item: Int32, thread: Int32):
         """Asks for the window and rows of an item, unless its request is absent."""
-        head, number = item % self.heads, item // self.heads
+        head, number = split(operands, item)
         request = item_slots(self, operands.slots, operands.accepted, number)
         if request.source > 0:
             stage_conv(self, stage, operands.conv_state, request, head, thread)
@@ -335,21 +366,27 @@ class KdaWS:
             stage_rows(self, rows, operands.x, operands.gate, operands.f_a, number * self.tokens, head, thread)
 
     @cute.jit
-    def announce(self, operands, place, item: Int32, more: cutlass.Boolean):
-        """Tells the scan group whether the item's request is present and which state the CTA's next item reads."""
+    def following(self, operands, item: Int32, more: cutlass.Boolean):
+        """Slot of the state that the item's page gets next, 0 if not `more` items use it."""
+        slot = Int32(0)
+        if more:
+            _, number = split(operands, item + self.layout.pages)
+            slot = item_slots(self, operands.slots, operands.accepted, number).source
+        return slot
+
+    def announce(self, place: Place):
+        """Tells the scan group whether the item's request is present and which state its page gets next."""
         words = meta(place.block, self.layout)
         (words + ACTIVE).store(place.request.source)
-        following = Int32(0)
-        if more:
-            following = item_slots(self, operands.slots, operands.accepted, (item + 1) // self.heads).source
-        (words + NEXT).store(following)
+        (words + NEXT).store(place.following)
 
 
 @cute.jit
 def init_barriers(shared):
     """One thread sets the arrivals that each barrier's phases take."""
-    cute.arch.mbarrier_init(barrier_at(shared, STATE_FULL), 1)
-    cute.arch.mbarrier_init(barrier_at(shared, STATE_EMPTY), SCAN_THREADS)
+    for page in cutlass.range_constexpr(shared.layout.pages):
+        cute.arch.mbarrier_init(barrier_at(shared, STATE_FULL, page), 1)
+        cute.arch.mbarrier_init(barrier_at(shared, STATE_EMPTY, page), SCAN_THREADS)
     for block in cutlass.range_constexpr(BLOCKS):
         cute.arch.mbarrier_init(barrier_at(shared, OPS_FULL, block), PREP_THREADS)
         cute.arch.mbarrier_init(barrier_at(shared, DONE, block), SCAN_THREADS)
@@ -362,8 +399,3 @@ def unhoisted(value: Int32) -> Int32:
     What is computed from it is computed again in each pass, instead of once into registers that the loop then lacks.
     """
     return Int32(llvm.inline_asm(Int32.mlir_type, [value.ir_value()], "mov.b32 $0, $1;", "=r,r", has_side_effects=True))
-
-
-def block_of(j: Int32) -> Int32:
-    """Operand block and staging buffer of a CTA's j-th item: two to each prep group, by turns."""
-    return 2 * (j & 1) + (j >> 1 & 1)

@@ -1,4 +1,4 @@
-"""What `KdaWS` moves: state pages and windows by bulk copies, projection rows and windows by `cp.async`."""
+"""What `KdaWS` moves: state pages and windows by bulk copies; projection rows, windows and F_B by `cp.async`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import cutlass
 from cutlass import BFloat16, Boolean, Int32, Int64, cute
 from cutlass.cute.nvgpu import LoadCacheMode, cpasync
 
-from equiv.cute.kda.ws_layout import PAGE, PARTS, STATE_FULL, barrier_at
+from equiv.cute.kda.ws_layout import GATE_PITCH, PAGE, PARTS, STATE_FULL, barrier_at, page_at
 from equiv.geometry.kda import DIM
 
 CHUNK = 16384
@@ -30,6 +30,12 @@ class Request:
         self.source = source
         self.first = first
         self.offset = offset
+
+
+def split(operands, item: Int32) -> tuple[Int32, Int32]:
+    """Head and request of an item."""
+    requests = operands.slots.shape[0]
+    return item // requests, item % requests
 
 
 @cute.jit
@@ -61,19 +67,19 @@ def copy_async(source: cute.Pointer, target: cute.Pointer):
 
 
 @cute.jit
-def load_page(shared, mState, slot: Int32, head: Int32):
-    """One thread fills the page with a state, or completes its phase with no bytes if there is no slot.
+def load_page(shared, which: Int32 | int, mState, slot: Int32, head: Int32):
+    """One thread fills a page with a state, or completes its phase with no bytes if there is no slot.
 
     The page's last readers have arrived on STATE_EMPTY; reads before a copy need no proxy fence.
     """
-    full = barrier_at(shared, STATE_FULL)
+    full = barrier_at(shared, STATE_FULL, which)
     if slot > 0:
         cute.arch.mbarrier_arrive_and_expect_tx(full, PAGE * 4)
         page = mState.iterator + Int64(slot) * mState.stride[0] + head * PAGE
         atom = cute.make_copy_atom(cpasync.CopyBulkG2SOp(), cutlass.Float32)
-        count = CHUNK // 4
+        count, target = CHUNK // 4, page_at(shared, which)
         for at in cutlass.range_constexpr(0, PAGE, count):
-            cute.copy(atom, view(page + at, count), view(shared.page + at, count, 128), mbar_ptr=full)
+            cute.copy(atom, view(page + at, count), view(target + at, count, 128), mbar_ptr=full)
     else:
         cute.arch.mbarrier_arrive(full)
 
@@ -145,3 +151,11 @@ def stage_rows(shape, stage: cute.Pointer, mX, mGate, mFa, row: Int32, head: Int
                 source = (mFa.iterator + at * mFa.stride[0]).toint()
             pointer = cute.make_ptr(BFloat16, source, cute.AddressSpace.gmem, assumed_align=16)
             copy_async(pointer + lane * VECTOR, stage + segment * DIM + lane * VECTOR)
+
+
+def stage_gate(gates: cute.Pointer, mFb, head: Int32, thread: Int32):
+    """A group's 128 threads stage a head's F_B, [128, 128]."""
+    row, column = thread // SEGMENT, thread % SEGMENT * VECTOR
+    source = mFb.iterator + (head * DIM + row) * DIM + column
+    for start in range(0, DIM, DIM // SEGMENT):
+        copy_async(source + start * DIM, gates + (start + row) * GATE_PITCH + column)

@@ -1,9 +1,10 @@
 """Shared memory of a `KdaWS` CTA: what lies where, and typed pointers to it.
 
-    barriers | state page | 4 operand blocks | 4 staging buffers | F_B scratch | partial sums | outputs
+    barriers | state pages | 4 operand blocks | 4 staging buffers | raw gates | partial sums | outputs | F_B of 2 heads
 
-Prep group w owns operand blocks and staging buffers 2 w and 2 w + 1 and uses them by turns. The state page is the scan
-group's; the outputs are a token's recurrence results between the scan and the norm.
+Prep group w owns operand blocks and staging buffers 2 w and 2 w + 1 and uses them by turns, and one copy of its head's
+F_B where there is room. The state pages are the scan group's; the outputs are a token's recurrence results between the
+scan and the norm.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from equiv.geometry.kda import DIM
 
 if TYPE_CHECKING:
     from cutlass import Numeric
+
+    Arrays = dict[str, tuple[type[Numeric], int]]
 
 LIMIT: int = 232448
 """Bytes of shared memory a CTA may have on sm_90a and sm_100a."""
@@ -34,11 +37,17 @@ TOKEN: int = 5 * DIM
 META: int = 32
 """Words behind the tokens of a block."""
 ACTIVE, NEXT, SLOTS, BETA = 0, 1, 8, 16
-"""Words of META: is the request present; state slot that the CTA's next item reads (0: none); 8 state slots written;
-8 betas."""
+"""Words of META: is the request present; slot of the state that the item's page gets next (0: none); 8 state slots
+written; 8 betas."""
 
-STATE_FULL, STATE_EMPTY, OPS_FULL, DONE = 0, 1, 2, 2 + BLOCKS
-BARRIERS: int = 2 + 2 * BLOCKS
+GATE_PITCH: int = DIM + 16
+"""BF16 elements from row to row of F_B in shared memory: 8 bytes of 4 columns by 4 rows touch every bank once."""
+MOST_PAGES: int = 2
+"""State pages, where there is room: one is filled while the other is read."""
+
+STATE_FULL, STATE_EMPTY = 0, MOST_PAGES
+OPS_FULL, DONE = 2 * MOST_PAGES, 2 * MOST_PAGES + BLOCKS
+BARRIERS: int = 2 * MOST_PAGES + 2 * BLOCKS
 
 
 @dataclass(frozen=True)
@@ -78,23 +87,42 @@ class Layout:
         """The same of the outputs of half the tokens."""
         return 1 << ((self.tokens + 1) // 2 - 1).bit_length()
 
-    def arrays(self) -> dict[str, tuple[type[Numeric], int]]:
+    @property
+    def resident(self) -> bool:
+        """Whether each prep group has room for the F_B of its head."""
+        return size_of(self._arrays(1, resident=True)) <= LIMIT
+
+    @property
+    def pages(self) -> int:
+        """State pages: as many as fit."""
+        return max(n for n in range(1, MOST_PAGES + 1) if n == 1 or size_of(self._arrays(n, self.resident)) <= LIMIT)
+
+    def arrays(self) -> Arrays:
         """Name -> element type and number of elements, in order; each begins at a multiple of 128 bytes."""
+        return self._arrays(self.pages, self.resident)
+
+    def _arrays(self, pages: int, resident: bool) -> Arrays:
         return {
             "barriers": (Int64, BARRIERS),
-            "page": (Float32, PAGE),
+            "page": (Float32, pages * PAGE),
             "operands": (Float32, BLOCKS * self.block),
             "stages": (BFloat16, BLOCKS * self.stage),
             "raw": (BFloat16, GROUPS * self.tokens * DIM),
             "sums": (Float32, GROUPS * self.sums * 4),
             "norms": (Float32, 2 * self.norms * 4),
             "outputs": (BFloat16, self.tokens * DIM),
+            "gates": (BFloat16, GROUPS * DIM * GATE_PITCH if resident else 0),
         }
 
     @property
     def bytes(self) -> int:
         """All shared memory of a CTA."""
-        return sum((count * one.width // 8 + 127) // 128 * 128 for one, count in self.arrays().values())
+        return size_of(self.arrays())
+
+
+def size_of(arrays: Arrays) -> int:
+    """Bytes of arrays that each begin at a multiple of 128 bytes."""
+    return sum((count * one.width // 8 + 127) // 128 * 128 for one, count in arrays.values())
 
 
 class Shared:
@@ -104,7 +132,8 @@ class Shared:
         memory = cutlass.memory.SmemAllocator()
         self.layout = layout
         for name, (dtype, count) in layout.arrays().items():
-            setattr(self, name, memory.allocate_array(dtype, count, byte_alignment=128))
+            if count:
+                setattr(self, name, memory.allocate_array(dtype, count, byte_alignment=128))
 
 
 # Functions, not methods: the DSL takes a method call inside a loop for a change of the object.
@@ -118,11 +147,26 @@ def stage_at(shared: Shared, stage: Int32) -> cute.Pointer:
     return shared.stages + stage * shared.layout.stage
 
 
-def barrier_at(shared: Shared, which: int, block: Int32 | int = 0) -> cute.Pointer:
-    """An mbarrier: STATE_FULL, STATE_EMPTY, or that of a block, OPS_FULL or DONE."""
-    return shared.barriers + (which + block)
+def page_at(shared: Shared, page: Int32 | int) -> cute.Pointer:
+    """A state page."""
+    return shared.page + page * PAGE
+
+
+def gates_at(shared: Shared, group: Int32) -> cute.Pointer:
+    """A prep group's F_B, rows `GATE_PITCH` apart."""
+    return shared.gates + group * (DIM * GATE_PITCH)
+
+
+def barrier_at(shared: Shared, which: int, index: Int32 | int) -> cute.Pointer:
+    """An mbarrier of a page, STATE_FULL or STATE_EMPTY, or of a block, OPS_FULL or DONE."""
+    return shared.barriers + (which + index)
 
 
 def meta(block: cute.Pointer, layout: Layout) -> cute.Pointer:
     """The META words of an operand block as integers."""
     return cute.recast_ptr(block + layout.tokens * TOKEN, dtype=Int32)
+
+
+def block_of(j: Int32) -> Int32:
+    """Operand block and staging buffer of a CTA's j-th item: two to each prep group, by turns."""
+    return 2 * (j & 1) + (j >> 1 & 1)

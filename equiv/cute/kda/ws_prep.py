@@ -21,10 +21,13 @@ from equiv.cute.kda.formulas import (
     triton_exp,
 )
 from equiv.cute.kda.ws_copies import fence_async_shared, store_bulk, view, window_part
-from equiv.cute.kda.ws_layout import BETA, DECAY, GATE, PARTS, SLOTS, TOKEN, K, Q, V, meta
+from equiv.cute.kda.ws_layout import BETA, DECAY, GATE, GATE_PITCH, PARTS, SLOTS, TOKEN, K, Q, V, meta
 from equiv.cute.kda.ws_sums import block_total, spread_sums, store_partial
 from equiv.geometry.kda import DIM, TAPS
 
+BIAS, DT_BIAS, A_LOG = PARTS * TAPS, PARTS * TAPS + PARTS, PARTS * TAPS + PARTS + 1
+CONSTANTS = A_LOG + 1
+"""Places of a channel's constants: taps, tap by tap for each part; biases of the parts; dt_bias; A_log."""
 CHUNKS = DIM // 16
 """Matrix instructions over the 128 columns of F_A."""
 
@@ -33,9 +36,11 @@ class Place:
     """Where a prep thread works on an item: its buffers and indices.
 
     Attributes:
-        stage, block: staging buffer and operand block.
+        stage, block: staging buffer and operand block. gates: the group's F_B, if it has it in shared memory.
         raw, sums: the group's scratch for the raw gates and for partial sums.
-        request: the slots. head, row: of the item; row is its first token's.
+        constants: registers of `load_constants`. beta: the raw beta of token `thread`, in threads t < T.
+        request: the slots. following: slot of the state that the item's page gets next.
+        head, number, row: of the item; number is the request, row its first token's.
         thread, warp, lane: in the group.
         barrier: the group's named barrier.
     """
@@ -72,13 +77,35 @@ def prepare(shape, operands, place):
         k.store(mul_rn(k.load(), k_factor))
 
 
+def load_taps(shape, operands, rC, part: int, channel: Int32):
+    """A channel's taps and bias of q, k or v."""
+    for tap in range(TAPS):
+        rC[part * TAPS + tap] = (operands.weight.iterator + (part * TAPS + tap) * shape.dim + channel).load()
+    if shape.has_bias:
+        rC[BIAS + part] = Float32(operands.bias[part * shape.dim + channel])
+
+
+def load_rates(operands, rC, channel: Int32, head: Int32):
+    """A channel's dt_bias and its head's A_log."""
+    rC[DT_BIAS], rC[A_LOG] = Float32(operands.dt_bias[channel]), Float32(operands.a_log[head])
+
+
+def load_constants(shape, operands, rC, channel: Int32, head: Int32):
+    """All that depends on the channel alone."""
+    for part in range(PARTS):
+        load_taps(shape, operands, rC, part, channel)
+    load_rates(operands, rC, channel, head)
+
+
 def convolve_parts(shape, operands, place: Place, channel: Int32) -> list[Float32]:
     """Convolution, window and operand block of q, k and v; the squares of the q of all tokens, then of the k."""
     squares = []
     for part in range(PARTS):
+        if not shape.layout.resident:
+            load_taps(shape, operands, place.constants, part, channel)
         inputs = staged_inputs(shape, place, part)
         write_window(shape, place, operands.conv_state, part, inputs)
-        for token, value in enumerate(convolve(shape, operands, channel, part, inputs)):
+        for token, value in enumerate(convolve(shape, place.constants, part, inputs)):
             keep_convolved(shape, operands, place, part, token, value)
             if part != 2:
                 squares.append(mul_rn(Float32(value), Float32(value)))
@@ -101,8 +128,9 @@ def keep_convolved(shape, operands, place: Place, part: int, token: int, value: 
 @cute.jit
 def write_gates(shape, operands, place: Place, channel: Int32):
     """Decays and the output gate's sigmoid of all tokens; the raw gate into its record."""
-    bias = Float32(operands.dt_bias[channel])
-    rate = triton_exp(Float32(operands.a_log[place.head]))
+    if cutlass.const_expr(not shape.layout.resident):
+        load_rates(operands, place.constants, channel, place.head)
+    bias, rate = place.constants[DT_BIAS], triton_exp(place.constants[A_LOG])
     output_gates = place.stage + shape.layout.window + PARTS * DIM + place.thread
     for token in cutlass.range(shape.tokens, unroll=1):
         vectors = place.block + token * TOKEN + place.thread
@@ -124,16 +152,15 @@ def staged_inputs(shape, place: Place, part: int) -> list[BFloat16]:
     return window + [(rows + token * TOKEN).load() for token in range(shape.tokens)]
 
 
-def convolve(shape, operands, channel: Int32, part: int, inputs: list[BFloat16]) -> list[BFloat16]:
+def convolve(shape, rC, part: int, inputs: list[BFloat16]) -> list[BFloat16]:
     """Causal convolution and SiLU of each token: an FMA chain over the taps from the bias, one rounding to BF16."""
-    weights = [(operands.weight.iterator + (part * TAPS + tap) * shape.dim + channel).load() for tap in range(TAPS)]
-    bias = Float32(operands.bias[part * shape.dim + channel]) if shape.has_bias else Float32(0.0)
+    bias = rC[BIAS + part] if shape.has_bias else Float32(0.0)
     wide = [Float32(one) for one in inputs]
     results = []
     for token in range(shape.tokens):
         total = bias
         for tap in range(TAPS):
-            total = fma_rn(wide[token + tap], weights[tap], total)
+            total = fma_rn(wide[token + tap], rC[part * TAPS + tap], total)
         results.append(BFloat16(silu(total)))
     return results
 
@@ -163,8 +190,7 @@ def project_gate(shape, place, mFb):
     # One by one where many tokens leave few registers.
     for tile in cutlass.range(2, unroll=2 if shape.tokens == 1 else 1):
         feature = place.warp * 32 + tile * 16 + group
-        weights = mFb.iterator + (place.head * DIM + feature) * DIM + quarter * 4
-        total = gate_tile(shape, weights, b)
+        total = gate_tile(shape, *gate_rows(shape, place, mFb, feature, quarter * 4), b)
         for side in cutlass.range_constexpr(2):
             token = quarter * 2 + side
             if token < shape.tokens:
@@ -173,12 +199,19 @@ def project_gate(shape, place, mFb):
     cute.arch.sync_warp()
 
 
-def gate_tile(shape, weights: cute.Pointer, b: list[list[Uint32]]) -> list[Float32]:
-    """The accumulator of one tile."""
+def gate_rows(shape, place: Place, mFb, feature: Int32, column: Int32) -> tuple[cute.Pointer, int]:
+    """An element of the head's F_B and the elements from row to row: in shared memory if the group has it there."""
+    if shape.layout.resident:
+        return place.gates + feature * GATE_PITCH + column, GATE_PITCH
+    return mFb.iterator + (place.head * DIM + feature) * DIM + column, DIM
+
+
+def gate_tile(shape, weights: cute.Pointer, pitch: int, b: list[list[Uint32]]) -> list[Float32]:
+    """The accumulator of one tile, whose lane's first row begins at `weights`."""
     zeros = [Float32(0.0)] * 4
     chains, total = [], zeros
     for chunk in range(CHUNKS):
-        low, high = words(weights + chunk * 16), words(weights + 8 * DIM + chunk * 16)
+        low, high = words(weights + chunk * 16), words(weights + 8 * pitch + chunk * 16)
         total = mma_m16n8k16((low[0], high[0], low[1], high[1]), b[chunk], total)
         if shape.gate_mode == 1 and chunk % 2 == 1:
             chains.append(total)
@@ -202,6 +235,6 @@ def write_meta(shape, operands, place):
         slot = place.request.first
         if cutlass.const_expr(shape.tokens > 1 and not shape.record):
             slot = Int32(operands.slots[place.number, place.thread])
-        beta = sigmoid(Float32(operands.beta[place.row + place.thread, place.head]))
+        beta = sigmoid(Float32(place.beta))
         (words + SLOTS + place.thread).store(slot)
         (words + BETA + place.thread).store(beta.bitcast(Int32))

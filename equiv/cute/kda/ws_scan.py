@@ -31,6 +31,7 @@ class Spot:
         block: operand block. head, number, row: of the item; number is the request, row its first token's.
         thread, group, lane: in the scan group; g and l.
         slots, betas: words of META.
+        weight: of the norm, of channel thread % 128.
         outputs, norms: shared memory for the outputs and the partial sums of their norms.
     """
 
@@ -171,13 +172,12 @@ def epilogue(shape, operands, spot):
     squares += [Float32(0.0)] * (shape.layout.norms - own)
     store_partial(sums, shape.layout.norms, spread_sums(squares, lane), warp, lane)
     sync()
-    weight = Float32(operands.norm_w[channel])
     for index in cutlass.range_constexpr(own):
         token = 2 * index + half
         if token < shape.tokens:
             rstd = inverse_rms(block_total(sums, index), operands.eps)
             gate = (spot.block + token * TOKEN + GATE + channel).load()
-            normed = mul_rn(mul_rn(mul_rn(rO[index], rstd), weight), gate)
+            normed = mul_rn(mul_rn(mul_rn(rO[index], rstd), spot.weight), gate)
             output_at(operands, spot, token, channel).store(BFloat16(normed))
 
 

@@ -217,7 +217,9 @@ static void race_event(Launch *g, Warp *w, const Op *o, uint32_t event, uint64_t
 
 /* The warp now knows what its groups did, all but the `left` latest of `count`. */
 static void groups_done(struct Race *r, uint32_t warp, uint32_t owner, uint32_t count, uint32_t left) {
-    if (count > left) VECTOR(r, known, warp)[owner * r->warps + warp] = r->mark[warp][owner - OWN_COPY][(count - left - 1) % GROUPS_KEPT];
+    if (count <= left) return;
+    uint32_t *known = &VECTOR(r, known, warp)[owner * r->warps + warp], mark = r->mark[warp][owner - OWN_COPY][(count - left - 1) % GROUPS_KEPT];
+    if (*known < mark) *known = mark; /* an earlier wait may have left fewer */
 }
 static uint32_t most(const uint32_t *groups, uint32_t m) {
     uint32_t n = 0;

@@ -175,6 +175,12 @@ def test_a_window_is_stored_in_bulk_only_where_its_channels_are_rows(built: Any)
     assert store not in built("t1", "sm_90a")[0]
 
 
+def test_one_token_leaves_room_for_two_state_pages_and_few_for_f_b() -> None:
+    sizes = [(Layout(tokens, 3).pages, Layout(tokens, 3).resident) for tokens in (1, 2, 5, 6, 8)]
+    assert sizes == [(2, True), (1, True), (1, True), (1, False), (1, False)]
+    assert max(Layout(tokens, columns).bytes for tokens in range(1, 9) for columns in (3, tokens + 2)) <= LIMIT
+
+
 def test_the_largest_step_fits_a_cta() -> None:
     assert Layout(8, 10).bytes <= LIMIT
     with pytest.raises(UsageError, match=r"tokens=8 and window=40 need \d+ shared bytes of the 232448 there are"):
