@@ -14,7 +14,7 @@ import cutlass
 from cutlass import Float32, Int32, cute
 from cutlass._mlir.dialects import llvm
 
-from equiv.cute.kda.ws_copies import item_slots, load_page, split, stage_conv, stage_gate, stage_rows, wait_bulk_reads
+from equiv.cute.kda.ws_copies import item_slots, load_page, split, stage_conv, stage_rows, wait_bulk_reads
 from equiv.cute.kda.ws_layout import (
     ACTIVE,
     BETA,
@@ -32,11 +32,12 @@ from equiv.cute.kda.ws_layout import (
     block_at,
     block_of,
     gates_at,
+    init_barriers,
     meta,
     page_at,
     stage_at,
 )
-from equiv.cute.kda.ws_prep import CONSTANTS, Place, load_constants, prepare, sync, write_meta
+from equiv.cute.kda.ws_prep import CONSTANTS, Place, prepare, sync, take_head, write_meta
 from equiv.cute.kda.ws_scan import HELD, Spot, epilogue, load_state, scan, zero_rows
 from equiv.errors import UsageError
 from equiv.geometry.kda import DIM
@@ -208,7 +209,7 @@ class KdaWS:
         thread, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
         if thread == 0:
-            init_barriers(shared)
+            init_barriers(shared, SCAN_THREADS, PREP_THREADS)
         cute.arch.barrier()
         # A dependent launch takes the place of CTAs that have ended, and waits there for the others.
         cute.arch.griddepcontrol_launch_dependents()
@@ -288,10 +289,10 @@ class KdaWS:
         """A prep group: items group, group + 2, ..., each staged while the one before is worked on."""
         begin, count = self.share(operands, cta)
         start = thread // PREP_THREADS
-        staged = Int32(-1)
         constants = cute.make_rmem_tensor(CONSTANTS, cutlass.Float32)
+        staged, _ = split(operands, begin + start)
         if start < count:
-            self.stage_item(operands, stage_at(shared, 2 * start), begin + start, thread % PREP_THREADS)
+            self.stage_first(operands, shared, constants, begin + start, start, thread % PREP_THREADS)
         cute.arch.cp_async_commit_group()
         for j in cutlass.range(start, count, 2, unroll=1):
             local = unhoisted(thread)
@@ -339,13 +340,20 @@ class KdaWS:
             cute.arch.cp_async_bulk_wait_group(0)
 
     @cute.jit
+    def stage_first(self, operands, shared, constants, item: Int32, group: Int32, thread: Int32):
+        """Asks for what a prep group's first item needs, first for what does not depend on the request's slots."""
+        if cutlass.const_expr(self.layout.resident):
+            head, _ = split(operands, item)
+            take_head(self, operands, gates_at(shared, group), constants, head, thread)
+        self.stage_item(operands, stage_at(shared, 2 * group), item, thread)
+
+    @cute.jit
     def wait_for_inputs(self, operands, place, staged: Int32):
-        """Until this thread's copies of the item's inputs are done; those of its head too, if it is not `staged`."""
+        """Until this thread's copies of the item's inputs are done; those of its head too, unless `staged`."""
         if cutlass.const_expr(self.layout.resident):  # noqa: SIM102  decided while tracing
             if place.head != staged:
-                stage_gate(place.gates, operands.f_b, place.head, place.thread)
+                take_head(self, operands, place.gates, place.constants, place.head, place.thread)
                 cute.arch.cp_async_commit_group()
-                load_constants(self, operands, place.constants, place.head * DIM + place.thread, place.head)
                 cute.arch.cp_async_wait_group(0)
         cute.arch.cp_async_wait_group(1)
 
@@ -379,18 +387,6 @@ class KdaWS:
         words = meta(place.block, self.layout)
         (words + ACTIVE).store(place.request.source)
         (words + NEXT).store(place.following)
-
-
-@cute.jit
-def init_barriers(shared):
-    """One thread sets the arrivals that each barrier's phases take."""
-    for page in cutlass.range_constexpr(shared.layout.pages):
-        cute.arch.mbarrier_init(barrier_at(shared, STATE_FULL, page), 1)
-        cute.arch.mbarrier_init(barrier_at(shared, STATE_EMPTY, page), SCAN_THREADS)
-    for block in cutlass.range_constexpr(BLOCKS):
-        cute.arch.mbarrier_init(barrier_at(shared, OPS_FULL, block), PREP_THREADS)
-        cute.arch.mbarrier_init(barrier_at(shared, DONE, block), SCAN_THREADS)
-    cute.arch.mbarrier_init_fence()
 
 
 def unhoisted(value: Int32) -> Int32:

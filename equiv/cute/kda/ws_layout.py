@@ -170,3 +170,15 @@ def meta(block: cute.Pointer, layout: Layout) -> cute.Pointer:
 def block_of(j: Int32) -> Int32:
     """Operand block and staging buffer of a CTA's j-th item: two to each prep group, by turns."""
     return 2 * (j & 1) + (j >> 1 & 1)
+
+
+@cute.jit
+def init_barriers(shared, scan: int, prep: int):
+    """One thread sets the arrivals that each barrier's phases take, of groups of `scan` and of `prep` threads."""
+    for page in cutlass.range_constexpr(shared.layout.pages):
+        cute.arch.mbarrier_init(barrier_at(shared, STATE_FULL, page), 1)
+        cute.arch.mbarrier_init(barrier_at(shared, STATE_EMPTY, page), scan)
+    for block in cutlass.range_constexpr(BLOCKS):
+        cute.arch.mbarrier_init(barrier_at(shared, OPS_FULL, block), prep)
+        cute.arch.mbarrier_init(barrier_at(shared, DONE, block), scan)
+    cute.arch.mbarrier_init_fence()

@@ -20,7 +20,7 @@ from equiv.cute.kda.formulas import (
     silu,
     triton_exp,
 )
-from equiv.cute.kda.ws_copies import fence_async_shared, store_bulk, view, window_part
+from equiv.cute.kda.ws_copies import fence_async_shared, stage_gate, store_bulk, view, window_part
 from equiv.cute.kda.ws_layout import BETA, DECAY, GATE, GATE_PITCH, PARTS, SLOTS, TOKEN, K, Q, V, meta
 from equiv.cute.kda.ws_sums import block_total, spread_sums, store_partial
 from equiv.geometry.kda import DIM, TAPS
@@ -95,6 +95,12 @@ def load_constants(shape, operands, rC, channel: Int32, head: Int32):
     for part in range(PARTS):
         load_taps(shape, operands, rC, part, channel)
     load_rates(operands, rC, channel, head)
+
+
+def take_head(shape, operands, gates: cute.Pointer, rC, head: Int32, thread: Int32):
+    """Asks for a head's F_B and loads the constants of its channels."""
+    stage_gate(gates, operands.f_b, head, thread)
+    load_constants(shape, operands, rC, head * DIM + thread, head)
 
 
 def convolve_parts(shape, operands, place: Place, channel: Int32) -> list[Float32]:
