@@ -45,6 +45,8 @@ def replayed(call: Callable[[], None], replays: int = REPLAYS) -> float:
     """
     torch = require_gpu()
     stream = torch.cuda.Stream()
+    # The operands may still be in the making: what a kernel took for a slot then could lie anywhere.
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(WARM):
             call()

@@ -123,7 +123,7 @@ SCHEDULE = (
         "missing wait before the state page is reused",
         "ws-b5-one-cta",
         WS,
-        "            cute.arch.mbarrier_wait(empty, j & 1)\n",
+        "            cute.arch.mbarrier_wait(empty, j // self.layout.pages & 1)\n",
         "",
         "warp 12 lanes 0xffffffff wait for parity 0 of the mbarrier",
     ),
@@ -133,7 +133,7 @@ SCHEDULE = (
         WS,
         "            cute.arch.mbarrier_wait(barrier_at(shared, OPS_FULL, index), j >> 2 & 1)\n",
         "",
-        "(`__dynamic_shmem__0` + 68224)), never written",
+        "(`__dynamic_shmem__0` + 133760)), never written",
     ),
     Fault(
         "missing barrier before the operands are read",
