@@ -22,6 +22,8 @@ PAIRS = ("dsa_index", "kda::*-b3-t1", "kda::ws-b2-t3-record")
 """Launches that can be moved to other addresses; `dsa_front` keeps an address in device memory (a tensor map)."""
 TESTS = ("atomics", "bits", "copies", "convert", "double", "floating", "integer", "mbarrier", "memory", "tensor_copies",
          "warp")  # fmt: skip
+UNDEFINED = "late or poison or nothing_can_satisfy or before_its_store_has_read_it"
+"""Tests whose kernels do on purpose what leaves their results to chance, so that a GPU may give others."""
 ARCH = "sm_90a"
 
 
@@ -33,7 +35,7 @@ def record(folder: Path) -> int:
                   "--record", str(folder / "pairs"), "--journal", str(folder / "pairs.jsonl")],
         "matrix": [python, str(GPU / "record_matrix.py"), str(folder / "matrix")],
         "instructions": [python, str(GPU / "launch_recorder.py"), str(folder / "instructions"),
-                         *(str(ISA / f"test_{name}.py") for name in TESTS)],
+                         *(str(ISA / f"test_{name}.py") for name in TESTS), "-k", f"not ({UNDEFINED})"],
     }  # fmt: skip
     folder.mkdir(parents=True)
     codes = {name: subprocess.run(command, check=False, cwd=ROOT).returncode for name, command in commands.items()}
