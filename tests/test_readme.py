@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,3 +22,15 @@ def test_every_quoted_output_is_what_its_command_prints(capsys: pytest.CaptureFi
     for command, said in quoted:
         assert cli.main(command.split()) == 0
         assert said == capsys.readouterr().out, f"paste the output of `equiv {command}` into README.md"
+
+
+COMMAND = re.compile(r"^ {4,}(?:- )?(?:run: |\$ )?equiv (?P<line>[^#\n]*)", re.MULTILINE)
+
+
+def test_every_command_it_shows_can_be_read() -> None:
+    shown = [shlex.split(found["line"]) for found in COMMAND.finditer(README.read_text())]
+    shown = [line for line in shown if not any(word.startswith("[") for word in line)]
+    assert {"run", "report", "explain", "repro", "dump", "rounding"} <= {line[0] for line in shown}
+    for line in shown:
+        options = cli._parser().parse_args(line)
+        assert callable(options.command), line
