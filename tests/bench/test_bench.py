@@ -60,7 +60,9 @@ def test_the_command_prints_each_figure(monkeypatch: pytest.MonkeyPatch, capsys:
 def test_another_subject_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["bench", "poetry"])
-    assert "invalid choice: 'poetry' (choose from 'numerics', 'emulator')" in capsys.readouterr().err
+    assert (
+        "invalid choice: 'poetry' (choose from 'numerics', 'emulator', 'kda', 'dsa_front')" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("subject", ["kda", "dsa_front"])
