@@ -39,6 +39,7 @@ _ORDERING = (
 _ORDERED = frozenset(
     {"sub", "div", "rem", "selp", "setp", "set", "slct", "shl", "shr", "prmt", "bfi", "shf", "copysign"}
 )
+_SYMMETRIC = frozenset({"eq", "ne", "equ", "neu", "num", "nan"})
 _KEPT = ("ret", "exit", "pmevent", "setmaxnreg", "nanosleep")
 
 
@@ -146,7 +147,8 @@ def operands(one: Instruction, _: Fits, __: Makers) -> Iterator[Instruction]:
     """Two operands that do not commute exchanged, or two neighbours in a vector."""
     base, given = one.opcode.partition(".")[0], one.operands
     pairs: tuple[tuple[int, int], ...] = ()
-    if base in _ORDERED or (base, len(given)) == ("cvt", 3):
+    symmetric = base in {"setp", "set"} and one.opcode.split(".")[1] in _SYMMETRIC
+    if (base in _ORDERED and not symmetric) or (base, len(given)) == ("cvt", 3):
         pairs = ((1, 2),)
     elif base in {"fma", "mad"}:
         pairs = ((2, 3),)

@@ -70,7 +70,7 @@ def killers(result: Result) -> list[tuple[str, int]]:
     Greedy: always the case that kills most of what is left. Without `every` a case is known to kill only those mutants
     that no cheaper case has killed.
     """
-    left = [set(outcome.killers) for _, outcome in result.found if outcome.killers]
+    left = [{killer.partition(" (")[0] for killer in one.killers} for _, one in result.found if one.killers]
     chosen = []
     while left:
         counts = Counter(case for one in left for case in sorted(one))

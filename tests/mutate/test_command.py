@@ -173,5 +173,5 @@ def test_the_score_leaves_out_what_is_not_live() -> None:
 
 
 def test_a_small_set_of_cases_is_found_greedily() -> None:
-    found = result(*(Outcome("killed", which) for which in (("a", "b"), ("b",), ("b", "c"), ("c",), ("a", "c"))))
+    found = result(*(Outcome("killed", which) for which in (("a", "b"), ("b",), ("b", "c"), ("c (late)",), ("a", "c"))))
     assert killers(found) == [("c", 3), ("b", 2)]

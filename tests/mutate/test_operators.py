@@ -42,6 +42,8 @@ EXAMPLES = [
         ("operands", "sub.f32 %f1, %f2, %f3;", ["sub.f32 %f1, %f3, %f2"]),
         ("operands", "fma.rn.f32 %f1, %f2, %f3, %f4;", ["fma.rn.f32 %f1, %f2, %f4, %f3"]),
         ("operands", "add.f32 %f1, %f2, %f3;", []),
+    ("operands", "setp.ne.s32 %p1, %r1, %r2;", []),
+    ("operands", "setp.lt.s32 %p1, %r1, %r2;", ["setp.lt.s32 %p1, %r2, %r1"]),
         ("operands", "cvt.rn.bf16x2.f32 %r1, %f2, %f3;", ["cvt.rn.bf16x2.f32 %r1, %f3, %f2"]),
         ("operands", "mov.b32 %r1, {%rs1, %rs2};", ["mov.b32 %r1, {%rs2, %rs1}"]),
         ("ordering", "bar.sync 0;", [""]),
