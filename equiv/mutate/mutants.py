@@ -18,7 +18,7 @@ from equiv.emulator import backend, contraction, engine, ptx_parser
 from equiv.emulator.dataflow import blocks, written
 from equiv.emulator.decode import ARCHITECTURES, Decoder
 from equiv.emulator.inline import inline
-from equiv.emulator.ptx import Immediate, Symbol
+from equiv.emulator.ptx import Symbol
 from equiv.emulator.ptx_emitter import spelt
 from equiv.emulator.variables import place
 from equiv.errors import UnknownInstructionError
@@ -50,8 +50,7 @@ class Mutant:
         index: of the instruction in the contracted kernel.
         source: (file, line) of the kernel's source, of a branch that of its condition; None where the PTX does not say.
         equivalent: why it cannot matter, or "".
-        invisible: whether the emulator makes no difference between the two: it executes nothing here with or without
-            the change, or a register that was never written holds what the constant says (all ones).
+        invisible: whether the emulator executes nothing here with or without the change.
     """
 
     image: str
@@ -138,9 +137,7 @@ class Target:
                     seen.add((after.opcode, after.operands, after.guard_negated))
                     if changed.shape is not None:
                         shapes.add(changed.shape)
-                    invisible = (original.shape is None and changed.shape is None) or (
-                        name == "deletion" and _all_ones(one)
-                    )
+                    invisible = original.shape is None and changed.shape is None
                     why = "" if invisible else self._equivalent(index, one, after, same=_same(original, changed))
                     places = (self.image.digest, self.name, index, name)
                     found.append(Mutant(*places, one, after, self._source(one), why, invisible))
@@ -163,10 +160,6 @@ class Target:
         if words[0] == "cvt" and ".".join(words[-2:]) in _EXACT and after.opcode.startswith("cvt."):
             return "the conversion is exact"
         return self.ranges.equivalent(one, after)
-
-
-def _all_ones(one: Instruction) -> bool:
-    return one.opcode.startswith("mov.") and one.operands[1] == Immediate((1 << 64) - 1, "int")
 
 
 def _same(one: Decoded, other: Decoded) -> bool:

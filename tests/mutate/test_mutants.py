@@ -52,11 +52,6 @@ def test_what_the_emulator_does_not_execute_is_invisible() -> None:
     assert found == {"griddepcontrol.wait;": True, "bar.sync 0;": False}
 
 
-def test_a_deleted_constant_of_all_ones_is_invisible_since_registers_start_so() -> None:
-    found = list(target_of("mov.b32 %r1, -1; mov.b32 %r2, -2; ret;").mutants(("deletion",)))
-    assert [one.invisible for one in found] == [True, False]
-
-
 def test_a_mutant_executes_the_contracted_kernel_but_for_one_instruction() -> None:
     body = "mul.f32 %f1, %f2, %f3; add.f32 %f4, %f1, %f5; st.global.f32 [%rd1], %f4; ret;"
     target = target_of(body)

@@ -157,7 +157,7 @@ def test_a_shuffle_that_never_gets_its_lanes_is_a_deadlock_that_names_them() -> 
     ],
 )
 def test_a_lane_that_its_own_membermask_does_not_name_is_a_fault(instruction: str, mask: int) -> None:
-    text = module_text(f"mov.b32 %r2, {mask:#x}; {instruction}; ret;", ("out",))
+    text = module_text(f"mov.u32 %r1, %tid.x; mov.b32 %r2, {mask:#x}; {instruction}; ret;", ("out",))
     with pytest.raises(EmulatorError, match=f"not in the membermask {mask:#010x} that it executes"):
         run(text, [np.zeros(1, np.uint32)], LaunchConfig((1, 1, 1), (32, 1, 1)))
 
