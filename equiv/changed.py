@@ -160,7 +160,10 @@ def _reach(root: Path, home: str) -> dict[str, tuple[str, ...]]:
 def _source(module: str) -> Path | None:
     """The file of a module, without importing the packages above it; None if it has none."""
     top, *rest = module.split(".")
-    spec = find_spec(top)
+    try:
+        spec = find_spec(top)
+    except ValueError:  # `__main__`, which a script makes without one
+        return None
     if spec is None or spec.origin is None or not spec.has_location:
         return None
     if not rest:
