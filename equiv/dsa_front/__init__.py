@@ -8,27 +8,12 @@ neither torch nor a compiler.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
 from equiv.dsa_front.regimes import REGIMES, inputs
 from equiv.dsa_front.tensors import AXES, layout, output_specs
 from equiv.dsa_index.regimes import check
 from equiv.dsa_index.tensors import outputs, place, shared
-from equiv.pairs import Pair, Party
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-def _late(entry: str, *first: str) -> Callable[..., Any]:
-    """The function `module:name` with its first arguments given, imported when it is first called."""
-
-    def call(*arguments: Any) -> Any:  # noqa: ANN401  -- passes on whatever the function takes and gives
-        module, _, name = entry.partition(":")
-        return getattr(importlib.import_module(module), name)(*first, *arguments)
-
-    return call
-
+from equiv.pairs import Pair, Party, late
 
 PAIR = Pair(
     name="dsa_front",
@@ -42,14 +27,14 @@ PAIR = Pair(
     check=check,
     output_specs=output_specs,
     outputs=outputs,
-    undefined=_late("equiv.rounding.front:undefined"),
-    model=_late("equiv.rounding.front:model"),
-    envelope=_late("equiv.envelope.front:front_envelope"),
-    declaration=_late("equiv.rounding.declarations:find", "dsa_front"),
+    undefined=late("equiv.rounding.front:undefined"),
+    model=late("equiv.rounding.front:model"),
+    envelope=late("equiv.envelope.front:front_envelope"),
+    declaration=late("equiv.rounding.declarations:find", "dsa_front"),
     place=place,
     shared=shared,
     ledger=lambda: importlib.import_module("equiv.rounding.front_ledger").LEDGER,
     forms={"candidate": ("split1", "split2", "split4")},
-    form=_late("equiv.dsa_front.parties:form"),
+    form=late("equiv.dsa_front.parties:form"),
 )
 """What the entry point `equiv.pairs` gives."""
