@@ -10,6 +10,7 @@ from front_faults import faulty
 from equiv.casefile import load
 from equiv.device import device
 from equiv.dsa_front import PAIR
+from equiv.explain import explain
 from equiv.records import Status, Verdict
 from equiv.report.text import case_text
 from equiv.verify import verify
@@ -55,3 +56,11 @@ def test_a_mailbox_that_expects_too_few_bytes_is_read_before_they_have_come() ->
     text = case_text(found)
     assert "`ld.shared." in text
     assert "never written" in text
+
+
+def test_split_sums_added_in_the_wrong_order_are_named_as_an_order() -> None:
+    (found,) = explain(faulty("slices_in_descending_order"), CASES["fp8-cancelling-halves"], device("emulated:sm_100a"))
+    assert found.explained
+    assert ("the terms of projection were added in another order: its last additions taken in reverse",) in [
+        reading.changes for reading in found.readings
+    ]
