@@ -1,15 +1,15 @@
 """Several runs side by side: shards put together into runs, runs in time, and of each case when it went bad.
 
-A journal is one shard or one whole run. Shards `I/N` of the same N with the same environment belong together; if a part
-of N is missing, the run is not whole and says so.
+A journal is one shard or one whole run. Shards `I/N` of the same N and environment that were begun within `TOGETHER` of
+the first one belong together, each I once; if a part of N is missing, the run is not whole and says so.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from equiv.errors import UsageError
 from equiv.records import Status, worst
 from equiv.report.outcome import FAILING, is_known_gap
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from equiv.journal import Run
     from equiv.records import Verdict
+
+TOGETHER = dt.timedelta(hours=12)
+"""How far apart the shards of one run may be begun: nightly runs lie further apart."""
 
 Key = tuple[str, str]
 """A case's name and a device."""
@@ -65,29 +68,41 @@ class Turn:
 
 
 def nights(runs: Iterable[Run]) -> tuple[Night, ...]:
-    """Runs in the order of time.
+    """Runs in the order of time, each put together from its shards."""
+    found: list[list[Run]] = []
+    for run in sorted(runs, key=lambda one: one.started):
+        mates = [group for group in found if _belongs(run, group)]
+        if mates:
+            mates[-1].append(run)
+        else:
+            found.append([run])
+    return tuple(_night(group) for group in found)
 
-    Raises:
-        UsageError: two journals hold the same shard of one run.
-    """
-    whole: list[Night] = []
-    parts: dict[tuple[int, tuple[tuple[str, str], ...]], dict[int, Run]] = {}
-    for run in runs:
-        which = run.settings.get("shard", "")
-        if not which:
-            whole.append(Night(run.started, run.environment, (), run.verdicts))
-            continue
-        at, _, of = which.partition("/")
-        shards = parts.setdefault((int(of), tuple(sorted(run.environment.items()))), {})
-        if int(at) in shards:
-            raise UsageError(f"shard {which} is there twice, begun {shards[int(at)].started} and {run.started}")
-        shards[int(at)] = run
-    for (number, environment), shards in parts.items():
-        missing = tuple(f"{one}/{number}" for one in range(1, number + 1) if one not in shards)
-        verdicts = tuple(verdict for one in sorted(shards) for verdict in shards[one].verdicts)
-        started = min(run.started for run in shards.values())
-        whole.append(Night(started, dict(environment), missing, verdicts))
-    return tuple(sorted(whole, key=lambda night: night.started))
+
+def _belongs(run: Run, group: Sequence[Run]) -> bool:
+    """Whether a run is another shard of the run that a group of shards makes up."""
+    first, (at, of) = group[0], _shard(run)
+    taken = {_shard(one)[0] for one in group}
+    return (
+        of > 0
+        and (of, run.environment) == (_shard(first)[1], first.environment)
+        and at not in taken
+        and dt.datetime.fromisoformat(run.started) - dt.datetime.fromisoformat(first.started) <= TOGETHER
+    )
+
+
+def _shard(run: Run) -> tuple[int, int]:
+    """(I, N) of a shard, (0, 0) of a whole run."""
+    at, _, of = run.settings.get("shard", "").partition("/")
+    return (int(at), int(of)) if of else (0, 0)
+
+
+def _night(group: Sequence[Run]) -> Night:
+    of = _shard(group[0])[1]
+    there = {_shard(run)[0]: run for run in group}
+    missing = tuple(f"{at}/{of}" for at in range(1, of + 1) if at not in there)
+    verdicts = tuple(verdict for at in sorted(there) for verdict in there[at].verdicts)
+    return Night(group[0].started, group[0].environment, missing, verdicts)
 
 
 def turns(found: Sequence[Night]) -> tuple[Turn, ...]:

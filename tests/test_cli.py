@@ -8,22 +8,16 @@ import json
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import equiv_fake
 import pytest
 
 from equiv import cli, journal, running
-from equiv.records import Status, Verdict
-from equiv.workers import Task, run_plan
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
+from equiv.records import Status
+from equiv.workers import run_plan
 
 CASES = Path(__file__).parent / "support" / "cases"
 
@@ -191,73 +185,6 @@ def test_what_others_say_cannot_steer_the_terminal(
     assert capsys.readouterr().out.endswith("    fake::a  \\x1b[2J\n")
     assert cli.main(["list", "\x1b[2J", "--cases", str(tmp_path)]) == 2
     assert "\x1b" not in capsys.readouterr().err
-
-
-def test_a_crash_in_a_worker_costs_one_case(capsys: pytest.CaptureFixture[str]) -> None:
-    code = run("fake::segfaults", "fake::good", "fake_reordered", "-j", "2", "--json", in_process=False)
-    found = {entry["case"]: entry for entry in json.loads(capsys.readouterr().out)["verdicts"]}
-    assert code == 1
-    assert {name: entry["status"] for name, entry in found.items()} == {
-        "fake::segfaults": "ERROR", "fake::good": "IDENTICAL", "fake_reordered::carries": "REORDERED",
-    }  # fmt: skip
-    assert found["fake::segfaults"]["summary"].startswith(
-        "the worker died: signal SIGSEGV; the end of its output:\nabout to read"
-    )
-
-
-def test_an_interrupted_run_reports_what_it_did_not_reach(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupted(tasks: list[Task], jobs: int, timeout: float) -> Generator[Verdict, None, None]:
-        yield tasks[0].stopped(Status.IDENTICAL, "done")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(running, "run_plan", interrupted)
-    assert run("fake::good", "fake::wrong", in_process=False) == 1
-    out = capsys.readouterr().out
-    assert "interrupted: the cases that were not reached are NOT_RUN" in out
-    assert "NOT_RUN fake::wrong  emulated:sm_100a  seed 2\n  planned and not reached" in out
-    assert "1 IDENTICAL, 0 REORDERED, 0 WITHIN, 0 UNSUPPORTED, 1 NOT_RUN," in out
-
-
-SCRIPT = """
-import functools, sys
-import equiv_fake
-from equiv import cli, running
-from equiv.workers import run_plan
-if __name__ == "__main__":
-    running.device = equiv_fake.HostDevice
-    running.run_plan = functools.partial(run_plan, run=equiv_fake.answer)
-    sys.exit(cli.main(sys.argv[1:]))
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_a_run_that_hangs_and_the_report_is_written(number: signal.Signals, tmp_path: Path) -> None:
-    (tmp_path / "main.py").write_text(SCRIPT)
-    book = tmp_path / "j.jsonl"
-    command = [
-        sys.executable,
-        "main.py",
-        "run",
-        "fake::good",
-        "fake::hangs",
-        "-j",
-        "1",
-        "--cases",
-        str(CASES),
-        "--journal",
-        str(book),
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    for _ in range(300):
-        if book.exists() and len(book.read_bytes().splitlines()) == 2:
-            break
-        time.sleep(0.1)
-    process.send_signal(number)
-    out, _ = process.communicate(timeout=30)
-    assert process.returncode == 1
-    assert "2 case(s): 1 IDENTICAL, 0 REORDERED, 0 WITHIN, 0 UNSUPPORTED, 1 NOT_RUN, 0 MISMATCH, 0 ERROR" in out
 
 
 def with_gap(folder: Path, case: str, until: str = "2099-01-31") -> list[str]:

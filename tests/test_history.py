@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from equiv.errors import UsageError
 from equiv.history import Turn, nights, turns
 from equiv.journal import Run
 from equiv.records import Status, Verdict
@@ -27,24 +24,34 @@ def test_runs_stand_in_the_order_of_time_whatever_the_order_of_their_journals() 
 
 
 def test_shards_are_put_together_and_a_missing_one_is_named() -> None:
-    first = run("t1", verdict("p::a", Status.IDENTICAL), shard="1/3")
-    third = run("t3", verdict("p::c", Status.MISMATCH), shard="3/3")
+    first = run("2026-01-01T22:00", verdict("p::a", Status.IDENTICAL), shard="1/3")
+    third = run("2026-01-02T03:00", verdict("p::c", Status.MISMATCH), shard="3/3")
     (night,) = nights([third, first])
-    assert (night.started, night.missing) == ("t1", ("2/3",))
+    assert (night.started, night.missing) == ("2026-01-01T22:00", ("2/3",))
     assert [one.case for one in night.verdicts] == ["p::a", "p::c"]
-    second = run("t2", verdict("p::b", Status.IDENTICAL), shard="2/3")
-    assert nights([third, first, second])[0].missing == ()
+    second = run("2026-01-01T23:00", verdict("p::b", Status.IDENTICAL), shard="2/3")
+    (night,) = nights([third, first, second])
+    assert night.missing == ()
+    assert [one.case for one in night.verdicts] == ["p::a", "p::b", "p::c"]
 
 
 def test_shards_of_another_environment_or_number_are_another_run() -> None:
-    other = run("t2", shard="2/2", version="3.6.0")
-    assert [night.missing for night in nights([run("t1", shard="1/2"), other])] == [("2/2",), ("1/2",)]
-    assert len(nights([run("t1", shard="1/2"), run("t2", shard="1/3")])) == 2
+    other = run("2026-01-02", shard="2/2", version="3.6.0")
+    assert [night.missing for night in nights([run("2026-01-01T23:00", shard="1/2"), other])] == [("2/2",), ("1/2",)]
+    assert len(nights([run("2026-01-01", shard="1/2"), run("2026-01-01", shard="2/3")])) == 2
 
 
-def test_the_same_shard_twice_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="shard 1/2 is there twice, begun t1 and t2"):
-        nights([run("t1", shard="1/2"), run("t2", shard="1/2")])
+def test_the_same_shards_night_after_night_are_a_run_each() -> None:
+    series = [run(f"2026-01-0{day}T2{at}:00", shard=f"{at}/2") for day in (1, 2, 3) for at in (1, 2)]
+    found = nights(series)
+    assert [(night.started, night.missing) for night in found] == [(f"2026-01-0{day}T21:00", ()) for day in (1, 2, 3)]
+
+
+def test_a_shard_that_a_night_lacks_is_not_taken_from_the_next_one() -> None:
+    series = [run("2026-01-01T21:00", shard="1/2"), *(run(f"2026-01-02T2{at}:00", shard=f"{at}/2") for at in (2, 1))]
+    assert [night.missing for night in nights(series)] == [("2/2",), ()]
+    again = nights([run("2026-01-01T21:00", shard="1/2"), run("2026-01-01T22:00", shard="1/2")])
+    assert [night.missing for night in again] == [("2/2",), ("2/2",)]
 
 
 def test_a_bad_case_is_dated_by_the_first_run_of_its_present_series() -> None:

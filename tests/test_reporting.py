@@ -42,14 +42,14 @@ def test_the_newest_run_decides_and_its_fall_is_dated(tmp_path: Path, capsys: py
 
 
 def test_a_missing_shard_fails_and_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = journal(tmp_path / "1.jsonl", "t1", Status.IDENTICAL, "1/2")
+    one = journal(tmp_path / "1.jsonl", "2026-01-01", Status.IDENTICAL, "1/2")
     assert report(one) == 1
     assert "shard 2/2 of the newest run is missing: it is not whole" in capsys.readouterr().out
-    assert report(one, journal(tmp_path / "2.jsonl", "t2", Status.IDENTICAL, "2/2")) == 0
+    assert report(one, journal(tmp_path / "2.jsonl", "2026-01-01", Status.IDENTICAL, "2/2")) == 0
 
 
 def test_the_page_is_written_where_it_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = journal(tmp_path / "1.jsonl", "t1", Status.IDENTICAL)
+    one = journal(tmp_path / "1.jsonl", "2026-01-01", Status.IDENTICAL)
     assert report(one, "--html", tmp_path / "page.html") == 0
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
     assert report(one, "--html", "/nowhere/page.html") == 2

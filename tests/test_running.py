@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
@@ -34,8 +37,12 @@ def on_the_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def run(*arguments: str) -> int:
-    return cli.main(["run", "--in-process", *arguments])
+def run(*arguments: str, in_process: bool = True) -> int:
+    return cli.main(["run", *(["--in-process"] if in_process else []), *arguments])
+
+
+def run_cases(*arguments: str, in_process: bool = True) -> int:
+    return run("--cases", str(CASES), *arguments, in_process=in_process)
 
 
 def planned(path: Path) -> list[str]:
@@ -82,7 +89,7 @@ def test_shards_cover_the_plan_once_and_say_which_part_they_are(
 def test_a_shard_that_cannot_be_meant_or_is_empty_is_a_usage_error(
     which: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("--cases", str(CASES), "fake::good", f"--shard={which}") == 2
+    assert run_cases("fake::good", f"--shard={which}") == 2
     assert f"--shard {which}: " in capsys.readouterr().err
 
 
@@ -93,7 +100,7 @@ def test_a_run_that_was_interrupted_is_resumed_and_its_journal_ends_whole(
     selected = ["fake::good", "fake::overruns", "fake::wrong", "--device", "emulated:sm_90a", "--seed", "77"]
     with monkeypatch.context() as patched:
         interrupted_after(2, patched)
-        assert run("--cases", str(CASES), *selected, "--journal", str(book)) == 1
+        assert run_cases(*selected, "--journal", str(book)) == 1
     with book.open("ab") as torn:
         torn.write(b'{"kind":"verdict","verd')
     before = {(one.case, one.seed): one.status for one in journal.read(book).verdicts}
@@ -113,7 +120,7 @@ def test_a_resumed_run_takes_nothing_else_to_run_and_no_other_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     book = tmp_path / "j.jsonl"
-    run("--cases", str(CASES), "fake::good", "--journal", str(book))
+    run_cases("fake::good", "--journal", str(book))
     assert run("--resume", str(book), "fake::wrong", "--device", "cuda:0") == 2
     assert "the journal says what to run; leave out selectors, device" in capsys.readouterr().err
     monkeypatch.setattr("equiv.report.environment.versions", lambda: {"numpy": "0.1"})
@@ -124,13 +131,80 @@ def test_a_resumed_run_takes_nothing_else_to_run_and_no_other_environment(
 
 def test_a_run_that_recorded_launches_is_not_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     book = tmp_path / "j.jsonl"
-    run("--cases", str(CASES), "fake::good", "--journal", str(book), "--record", str(tmp_path / "records"))
+    run_cases("fake::good", "--journal", str(book), "--record", str(tmp_path / "records"))
     assert run("--resume", str(book)) == 2
     assert "that run recorded launches" in capsys.readouterr().err
 
 
+def test_a_crash_in_a_worker_costs_one_case(capsys: pytest.CaptureFixture[str]) -> None:
+    code = run_cases("fake::segfaults", "fake::good", "fake_reordered", "-j", "2", "--json", in_process=False)
+    found = {entry["case"]: entry for entry in json.loads(capsys.readouterr().out)["verdicts"]}
+    assert code == 1
+    assert {name: entry["status"] for name, entry in found.items()} == {
+        "fake::segfaults": "ERROR", "fake::good": "IDENTICAL", "fake_reordered::carries": "REORDERED",
+    }  # fmt: skip
+    assert found["fake::segfaults"]["summary"].startswith(
+        "the worker died: signal SIGSEGV; the end of its output:\nabout to read"
+    )
+
+
+def test_an_interrupted_run_reports_what_it_did_not_reach(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(tasks: list[Task], jobs: int, timeout: float) -> Generator[Verdict, None, None]:
+        yield tasks[0].stopped(Status.IDENTICAL, "done")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "run_plan", interrupted)
+    assert run_cases("fake::good", "fake::wrong", in_process=False) == 1
+    out = capsys.readouterr().out
+    assert "interrupted: the cases that were not reached are NOT_RUN" in out
+    assert "NOT_RUN fake::wrong  emulated:sm_100a  seed 2\n  planned and not reached" in out
+    assert "1 IDENTICAL, 0 REORDERED, 0 WITHIN, 0 UNSUPPORTED, 1 NOT_RUN," in out
+
+
+SCRIPT = """
+import functools, sys
+import equiv_fake
+from equiv import cli, running
+from equiv.workers import run_plan
+if __name__ == "__main__":
+    running.device = equiv_fake.HostDevice
+    running.run_plan = functools.partial(run_plan, run=equiv_fake.answer)
+    sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_run_that_hangs_and_the_report_is_written(number: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(SCRIPT)
+    book = tmp_path / "j.jsonl"
+    command = [
+        sys.executable,
+        "main.py",
+        "run",
+        "fake::good",
+        "fake::hangs",
+        "-j",
+        "1",
+        "--cases",
+        str(CASES),
+        "--journal",
+        str(book),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    for _ in range(300):
+        if book.exists() and len(book.read_bytes().splitlines()) == 2:
+            break
+        time.sleep(0.1)
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "2 case(s): 1 IDENTICAL, 0 REORDERED, 0 WITHIN, 0 UNSUPPORTED, 1 NOT_RUN, 0 MISMATCH, 0 ERROR" in out
+
+
 def test_junit_counts_what_failed_and_carries_the_facts_of_each_case(tmp_path: Path) -> None:
-    run("--cases", str(CASES), "fake::good", "fake::wrong", "fake::raises", "fake::needs_moon", "--junit", "j.xml")
+    run_cases("fake::good", "fake::wrong", "fake::raises", "fake::needs_moon", "--junit", "j.xml")
     suite = ET.parse(tmp_path / "j.xml").getroot()[0]
     counts = {name: suite.get(name) for name in ("name", "tests", "failures", "errors", "skipped")}
     assert counts == {"name": "fake emulated:sm_100a", "tests": "4", "failures": "1", "errors": "1", "skipped": "1"}
@@ -147,7 +221,7 @@ def test_junit_counts_what_failed_and_carries_the_facts_of_each_case(tmp_path: P
 def test_the_summary_is_appended_and_shows_what_failed_whole(tmp_path: Path) -> None:
     file = tmp_path / "summary.md"
     file.write_text("before\n")
-    run("--cases", str(CASES), "fake::good", "fake::wrong", "--summary", str(file))
+    run_cases("fake::good", "fake::wrong", "--summary", str(file))
     said = file.read_text()
     assert said.startswith("before\n### equiv: 1 case(s) are not\n")
     assert "| fake | emulated:sm_100a | 1 | 1 |" in said
@@ -157,5 +231,5 @@ def test_the_summary_is_appended_and_shows_what_failed_whole(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("option", ["--junit", "--summary"])
 def test_a_file_that_cannot_be_written_is_named(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--cases", str(CASES), "fake::good", option, "/nowhere/file") == 2
+    assert run_cases("fake::good", option, "/nowhere/file") == 2
     assert "/nowhere/file: cannot be written: No such file or directory" in capsys.readouterr().err

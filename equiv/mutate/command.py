@@ -58,7 +58,7 @@ def add_parser(commands: Any) -> None:  # noqa: ANN401
 
 
 def _mutate(options: argparse.Namespace) -> int:
-    """0, whatever survives; 1 only if the score is below what `--at-least` asks for."""
+    """0, whatever survives; 1 only if `--at-least` asks for a higher score, or for any and no mutant is live."""
     from equiv.mutate import report
 
     arch = options.device.removeprefix("emulated:")
@@ -76,7 +76,7 @@ def _mutate(options: argparse.Namespace) -> int:
         raise UsageError(f"mutants are made of one pair at a time, not of {', '.join(names)}")
     result = run(names[0], chosen, arch, options, tuple(suites))
     print(json.dumps(report.document(result), indent=1) if options.json else visible(report.render(result)))
-    return int(options.at_least is not None and result.score < options.at_least)
+    return int(options.at_least is not None and (result.score is None or result.score < options.at_least))
 
 
 def run(

@@ -53,15 +53,15 @@ class Result:
         return Counter(outcome.status for _, outcome in self.found)
 
     @property
-    def score(self) -> float:
-        """Percent of the live mutants that die; live are those killed, survived or not reached."""
+    def score(self) -> float | None:
+        """Percent of the live mutants that die (live: killed, survived or not reached); None where none is live."""
         return percent(self.counts)
 
 
-def percent(counts: Mapping[str, int]) -> float:
-    """The score of mutants counted by status; 100 where none is live."""
+def percent(counts: Mapping[str, int]) -> float | None:
+    """The score of mutants counted by status; None where none is live, because that shows nothing."""
     live = counts.get("killed", 0) + counts.get("survived", 0) + counts.get("not reached", 0)
-    return 100.0 * counts.get("killed", 0) / live if live else 100.0
+    return 100.0 * counts.get("killed", 0) / live if live else None
 
 
 def killers(result: Result) -> list[tuple[str, int]]:
@@ -88,7 +88,7 @@ def document(result: Result) -> dict[str, Any]:
         "suites": list(result.suites),
         "mutants": result.made,
         "sampled": len(result.found),
-        "score": round(result.score, 2),
+        "score": None if result.score is None else round(result.score, 2),
         "counts": {status: result.counts[status] for status in STATUSES},
         "kernels": [
             {"image": image, "kernel": kernel, "cases": list(cases), "operators": _by_operator(result, (image, kernel))}
@@ -174,7 +174,7 @@ def _lines(result: Result) -> Iterator[str]:
     if counts["argued"]:
         strict = 100 * counts["killed"] / (live + counts["argued"])
         yield f"{counts['argued']} survivors are argued to be equivalent; counted as live, {strict:.1f} % would die"
-    yield f"score {result.score:.1f} %: {counts['killed']} of {live} live mutants die; " + ", ".join(
+    yield f"score {_shown(result.score)}: {counts['killed']} of {live} live mutants die; " + ", ".join(
         f"{counts[status]} {status}" for status in STATUSES[1:]
     )
 
@@ -195,7 +195,11 @@ def _kernel(result: Result, key: Key, cases: Sequence[str]) -> Iterator[str]:
 
 
 def _row(counts: Mapping[str, int]) -> str:
-    return "".join(f"{counts.get(status, 0):12}" for status in STATUSES) + f"{percent(counts):8.1f}%"
+    return "".join(f"{counts.get(status, 0):12}" for status in STATUSES) + f"{_shown(percent(counts)):>9}"
+
+
+def _shown(score: float | None) -> str:
+    return "none" if score is None else f"{score:.1f} %"
 
 
 def _listed(result: Result, status: str, title: str) -> Iterator[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import index_faults
 import kda_faults
 import pytest
+from kda_row_faults import ROWS
 from seeded import Fault, found, package
 
 from equiv import dsa_index, kda
@@ -42,7 +43,7 @@ def test_a_fault_of_slots_counts_or_barriers_of_kda_is_named(fault: Fault) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", kda_faults.ROWS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", ROWS, ids=lambda fault: fault.name)
 def test_a_fault_of_arithmetic_of_kda_is_caught_and_named_at_its_row(fault: Fault) -> None:
     case = CASES["kda"][fault.case]
     assert "pr" in case.suites

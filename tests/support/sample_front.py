@@ -6,7 +6,7 @@ for the projection, and the middle kernel `DsaIndex` for everything behind it.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import equiv
 from equiv.cute.dsa.front_host import dsa_front
 from equiv.cute.dsa.index import dsa_index
 from equiv.cute.dsa.tiling import CtaPlan, front_tiling
+from equiv.emulator import engine
 from equiv.rounding import arithmetic as fp
 from equiv.rounding import conversions, special
 from equiv.rounding.declarations.front import MATRIX
@@ -26,6 +27,8 @@ from equiv.rounding.matrix import variant
 from equiv.rounding.matrix_native import fused_dot
 
 if TYPE_CHECKING:
+    import pytest
+
     from equiv.emulator.device import EmulatedDevice
 
 Given = dict[str, Any]
@@ -160,3 +163,32 @@ def check(arch: str, threads: int, batch: int, axes: dict[str, Any]) -> None:
     assert (launch.grid, launch.cluster, launch.block) == ((split, 32, tiles), (split, group, 1), (threads, 1, 1))
     assert launch.dynamic_shared == CtaPlan(n, split, group).shared_bytes
     same(got, expected(device, given, mx=mx))
+
+
+def check_integers(arch: str) -> None:
+    """Small whole numbers are summed exactly, and what is made of the sums has every bit."""
+    given = inputs(100, normalized=True, integers=True)
+    exact = given["q_c"].double() @ given["w_q"].double().T
+    np.testing.assert_array_equal(query(given, arch), words(exact.to(torch.bfloat16)))
+    device = equiv.device(f"emulated:{arch}")
+    same(run(device, given), expected(device, given))
+
+
+def check_schedules(arch: str, batch: int, axes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Late completion and other orders of warps and CTAs leave the same bytes."""
+    mx = axes.get("mx", False)
+    device = equiv.device(f"emulated:{arch}")
+    given = inputs(batch, **{name: value for name, value in axes.items() if name != "mx"})
+    in_order = run(device, given, mx=mx)
+    stock = engine.launch
+    for seed, completion in ((None, "late"), (1, "eager"), (2, "late")):
+        monkeypatch.setattr(engine, "launch", partial(stock, seed=seed, completion=completion))
+        same(run(device, given, mx=mx), in_order)
+
+
+def check_ordered(arch: str, batch: int, axes: dict[str, Any]) -> None:
+    """The race search has nothing to say about a launch."""
+    device = equiv.device(f"emulated:{arch}", check="race")
+    run(device, inputs(batch, **axes))
+    (launch,) = device.launches
+    assert launch.notes == ()

@@ -7,19 +7,16 @@ gives: no padded row, no row of another tile, no byte beside the written tokens 
 from __future__ import annotations
 
 import re
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import sample_front
-import torch
-from sample_front import check, same
+from sample_front import check, check_integers, check_ordered, check_schedules, same
 
 import equiv
 from equiv.cute.dsa.front import IndexFrontMma
 from equiv.cute.dsa.front_host import dsa_front
-from equiv.emulator import engine
 from equiv.errors import UsageError
 
 CASES: tuple[tuple[int, dict[str, Any]], ...] = (
@@ -55,31 +52,17 @@ def test_every_byte_follows_from_the_declared_order_in_large_batches(batch: int,
 
 
 def test_sums_of_integers_are_those_of_float64() -> None:
-    given = sample_front.inputs(100, normalized=True, integers=True)
-    exact = given["q_c"].double() @ given["w_q"].double().T
-    np.testing.assert_array_equal(sample_front.query(given, "sm_100a"), sample_front.words(exact.to(torch.bfloat16)))
-    device = equiv.device("emulated:sm_100a")
-    same(sample_front.run(device, given), sample_front.expected(device, given))
+    check_integers("sm_100a")
 
 
 @pytest.mark.parametrize(("batch", "axes"), [(17, {"mx": True}), (129, {"pitch": 2304})], ids=str)
 def test_no_schedule_changes_a_bit(batch: int, axes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    mx = axes.get("mx", False)
-    device = equiv.device("emulated:sm_100a")
-    given = sample_front.inputs(batch, **{name: value for name, value in axes.items() if name != "mx"})
-    in_order = sample_front.run(device, given, mx=mx)
-    stock = engine.launch
-    for seed, completion in ((None, "late"), (1, "eager"), (2, "late")):
-        monkeypatch.setattr(engine, "launch", partial(stock, seed=seed, completion=completion))
-        same(sample_front.run(device, given, mx=mx), in_order)
+    check_schedules("sm_100a", batch, axes, monkeypatch)
 
 
 @pytest.mark.parametrize(("batch", "axes"), [(33, {}), (129, {"pitch": 2304})], ids=str)
 def test_no_access_to_shared_memory_is_left_unordered(batch: int, axes: dict[str, Any]) -> None:
-    device = equiv.device("emulated:sm_100a", check="race")
-    sample_front.run(device, sample_front.inputs(batch, **axes))
-    (launch,) = device.launches
-    assert launch.notes == ()
+    check_ordered("sm_100a", batch, axes)
 
 
 def test_rows_of_zeros_and_of_large_norm_are_normalised_too() -> None:
