@@ -91,6 +91,16 @@ def test_only_at_least_makes_the_exit_code(folder: Path, capsys: pytest.CaptureF
     assert mutate(capsys, folder, "--operator", "predicate", "--at-least", "100")[0] == 0
 
 
+def test_a_score_that_no_live_mutant_shows_meets_no_demand(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("equiv.mutate.command.run", lambda *_: result(Outcome("equivalent")))
+    code, said = mutate(capsys, folder, "--at-least", "0")
+    assert "score none: 0 of 0 live mutants die" in said
+    assert code == 1
+    assert mutate(capsys, folder)[0] == 0
+
+
 def test_two_processes_find_the_same(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, two = (json.loads(mutate(capsys, folder, "--json", "-j", jobs)[1]) for jobs in ("1", "2"))
     assert one == two
