@@ -13,6 +13,14 @@ if TYPE_CHECKING:
 
 BAR_HEIGHT = 90
 CELL = 12
+LEVELS = 9
+"""Opacities of a heat map, that of empty cells among them."""
+
+STYLE = f".heat rect {{ width: {CELL - 1}px; height: {CELL - 1}px; }}\n" + "\n".join(
+    f".heat .h{level} {{ fill-opacity: {0.2 + 0.8 * level / (LEVELS - 1) if level else 0.06:.2f}; }}"
+    for level in range(LEVELS)
+)
+"""What a page's style sheet needs of cells, which are many."""
 
 
 def bars(counts: Sequence[int], labels: Sequence[str], unit: str) -> str:
@@ -40,7 +48,7 @@ def bars(counts: Sequence[int], labels: Sequence[str], unit: str) -> str:
 
 
 def heat(grid: Sequence[Sequence[int]], rows: str, columns: str) -> str:
-    """A heat map: opacity is the share of the fullest cell, empty cells stay pale.
+    """A heat map: a cell is as opaque as its share of the fullest one, in `LEVELS` steps; empty cells stay pale.
 
     Args:
         grid: counts by row and column.
@@ -51,13 +59,11 @@ def heat(grid: Sequence[Sequence[int]], rows: str, columns: str) -> str:
     parts = []
     for y, row in enumerate(grid):
         for x, count in enumerate(row):
-            opacity = 0.06 if not count else 0.2 + 0.8 * count / top
-            parts.append(
-                f'<rect class="mark" x="{x * CELL}" y="{y * CELL}" width="{CELL - 1}" height="{CELL - 1}" '
-                f'fill-opacity="{opacity:.2f}"><title>{escape(rows)} {y}, {escape(columns)} {x}: {count}</title></rect>'
-            )
+            level = -(-(LEVELS - 1) * count // top)
+            title = f"<title>{escape(rows)} {y}, {escape(columns)} {x}: {count}</title>"
+            parts.append(f'<rect class="h{level}" x="{x * CELL}" y="{y * CELL}">{title}</rect>')
     size = (max((len(row) for row in grid), default=1) * CELL, max(1, len(grid)) * CELL)
-    return _svg(size, parts, f"{rows} by {columns}")
+    return _svg(size, parts, f"{rows} by {columns}", "heat")
 
 
 def share(used: float) -> str:
@@ -70,9 +76,10 @@ def share(used: float) -> str:
     return _svg((120, 12), parts, f"{used:.1%}")
 
 
-def _svg(size: tuple[int, int], parts: Sequence[str], label: str) -> str:
+def _svg(size: tuple[int, int], parts: Sequence[str], label: str, name: str = "") -> str:
     width, height = size
-    return (
-        f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
-        f'aria-label="{escape(label)}">{"".join(parts)}</svg>'
-    )
+    attributes = {"viewBox": f"0 0 {width} {height}", "width": width, "height": height, "role": "img"}
+    if name:
+        attributes["class"] = name
+    said = "".join(f' {key}="{value}"' for key, value in attributes.items())
+    return f'<svg{said} aria-label="{escape(label)}">{"".join(parts)}</svg>'

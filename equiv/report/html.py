@@ -26,22 +26,24 @@ SHOWN = 20
 ROWS = 200
 """Cases of the strip."""
 
-STYLE = """
+STYLE = (
+    """
 :root { color-scheme: light dark; --ink: #1c2126; --soft: #5d6873; --line: #d6dce1; --page: #fff; --mark: #2f6fb0;
   --good: #2e7d4f; --other: #7a8793; --warn: #b3780d; --bad: #b3261e; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6e9ec; --soft: #9aa5b0; --line: #3a424a; --page: #15191d;
   --mark: #6fa8dc; --good: #6cc08b; --other: #8d99a5; --warn: #e0ab4d; --bad: #f28b82; } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page); margin: 2rem auto;
-  max-width: 72rem; padding: 0 1rem; }
+  max-width: 80rem; padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; } h3 { font-size: 1rem; }
 p, dt { color: var(--soft); } table { border-collapse: collapse; } .wide { overflow-x: auto; }
-th, td { text-align: right; padding: .2rem .7rem; border-bottom: 1px solid var(--line);
+th, td { text-align: right; padding: .2rem .55rem; border-bottom: 1px solid var(--line);
   font-variant-numeric: tabular-nums; }
 th:first-child, td:first-child, td.left, th.left { text-align: left; } td.none { color: var(--soft); }
+th, td { white-space: nowrap; } .strip { margin-top: 1rem; } .strip td { border-color: var(--page); }
 pre { background: color-mix(in srgb, var(--line) 35%, transparent); padding: .7rem; overflow-x: auto;
   font-size: .85rem; }
 svg { overflow: visible; max-width: 100%; } svg text { font-size: 9px; fill: var(--soft); text-anchor: middle; }
-.mark { fill: var(--mark); } .rail { fill: var(--line); } .cell { width: 1rem; height: 1rem; padding: 0; }
+.mark, .heat rect { fill: var(--mark); } .rail { fill: var(--line); } .cell { width: 1rem; height: 1rem; padding: 0; }
 .IDENTICAL, .REORDERED { color: var(--good); } .WITHIN, .UNSUPPORTED { color: var(--warn); }
 .MISMATCH, .ERROR, .NOT_RUN { color: var(--bad); font-weight: 600; }
 td.cell.IDENTICAL, td.cell.REORDERED { background: var(--good); }
@@ -49,6 +51,8 @@ td.cell.WITHIN, td.cell.UNSUPPORTED { background: var(--warn); }
 td.cell.MISMATCH, td.cell.ERROR, td.cell.NOT_RUN { background: var(--bad); }
 figure { margin: .5rem 0; } figcaption { color: var(--soft); font-size: .85rem; }
 """
+    + charts.STYLE
+)
 
 
 def render(nights: Sequence[Night], turns: Sequence[Turn]) -> str:
@@ -139,7 +143,7 @@ def _strip(nights: Sequence[Night]) -> str:
             cells.append(f'<td class="cell {status or "none"}" title="{title}"></td>')
         rows.append(f"<tr><td>{escape(f'{key[0]} on {key[1]}')}</td>{''.join(cells)}</tr>")
     more = f"<p>{len(keys) - ROWS} more are left out.</p>" if len(keys) > ROWS else ""
-    return f'<div class="wide"><table>{"".join(rows)}</table></div>{more}'
+    return f'<div class="wide strip"><table>{"".join(rows)}</table></div>{more}'
 
 
 def _envelopes(night: Night) -> str:
@@ -181,7 +185,9 @@ def _difference(output: OutputVerdict, difference: Difference) -> str:
     said += f"; {difference.pattern}" if difference.pattern else ""
     used = "" if output.envelope_used is None else f"; {output.envelope_used:.1%} of the envelope used"
     parts = [f"<p>{escape(visible(said + used))}</p>"]
-    if difference.ulps:
+    if len(difference.ulps) == 1:
+        parts.append(f"<p>distance in ulps: 1 in {difference.ulps[0]} elements</p>")
+    elif difference.ulps:
         labels = [_range(bits) for bits in range(1, len(difference.ulps) + 1)]
         chart = charts.bars(difference.ulps, labels, "elements")
         parts.append(f"<figure>{chart}<figcaption>distance in ulps</figcaption></figure>")
@@ -189,9 +195,12 @@ def _difference(output: OutputVerdict, difference: Difference) -> str:
         chart = charts.heat(difference.grid, "part", "position")
         caption = "where: the last dimension across, all others down"
         parts.append(f"<figure>{chart}<figcaption>{caption}</figcaption></figure>")
-        along = [sum(column) for column in zip(*difference.grid, strict=True)]
-        chart = charts.bars(along, [str(at) for at in range(len(along))], "elements")
-        parts.append(f"<figure>{chart}<figcaption>along the last dimension</figcaption></figure>")
+        across = [sum(column) for column in zip(*difference.grid, strict=True)]
+        down = [sum(row) for row in difference.grid]
+        for counts, words in ((across, "along the last dimension"), (down, "along all others")):
+            if len(counts) > 1:
+                chart = charts.bars(counts, [str(at) for at in range(len(counts))], "elements")
+                parts.append(f"<figure>{chart}<figcaption>{words}</figcaption></figure>")
     return "".join(parts)
 
 

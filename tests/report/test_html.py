@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 
@@ -72,6 +73,31 @@ def test_a_difference_carries_its_distances_and_places_to_the_page() -> None:
     assert "<title>4-7: 4 elements</title>" in said
     assert "<title>part 2, position 10: 1</title>" in said
     assert "y: 10 of 200 differ, model against candidate" in said
+    assert said.count("<figcaption>along the last dimension</figcaption>") == 1
+    assert re.search(r"<title>2: 10 elements</title>.*<figcaption>along all others</figcaption>", said)
+
+
+def test_one_distance_is_said_and_not_drawn() -> None:
+    one = replace(difference(), ulps=(10,))
+    output = OutputVerdict("y", Status.MISMATCH, "said", (one,), "", None)
+    verdicts = (Verdict("p::c", "emulated:sm_90a", 1, Status.MISMATCH, "said", (output,)),)
+    said = page(Night("t0", {}, (), verdicts))
+    assert "<p>distance in ulps: 1 in 10 elements</p>" in said
+    assert "<figcaption>distance in ulps</figcaption>" not in said
+
+
+def test_a_full_heat_map_takes_less_than_80_kilobytes() -> None:
+    said = charts.heat([[at % 7 for at in range(64)]] * 16, "part", "position")
+    assert len(said) < 80_000  # was 130,000 with an opacity and a size in each cell
+    assert set(re.findall(r'class="(h\d)"', said)) == {
+        "h0",
+        "h2",
+        "h3",
+        "h4",
+        "h6",
+        "h7",
+        "h8",
+    }
 
 
 def test_names_are_escaped_and_the_title_says_what_fails() -> None:
