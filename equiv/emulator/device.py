@@ -24,6 +24,7 @@ from equiv.emulator.memory import Memory, Region
 from equiv.emulator.record import Pointer
 from equiv.emulator.store import Image, shared_store
 from equiv.errors import DeviceError, IllegalAccessError, UnsupportedError
+from equiv.terminal import kernel_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -174,13 +175,14 @@ class EmulatedDevice:
         vouches = self.vouches()
         lines = []
         for one in self.launches:
+            name = kernel_name(one.kernel)
             if not vouches[one.image].ok:
-                lines.append(f"not vouched for: {one.kernel}: {vouches[one.image].detail}")
+                lines.append(f"not vouched for: {name}: {vouches[one.image].detail}")
             if one.order_dependent:
-                lines.append(f"{one.kernel}: float additions to memory, whose order the hardware leaves open")
+                lines.append(f"{name}: float additions to memory, whose order the hardware leaves open")
             if one.unmeasured:
-                lines.append(f"{one.kernel}: by published model, never measured: {', '.join(one.unmeasured)}")
-            lines += [f"{one.kernel}: {note}" for note in one.notes]
+                lines.append(f"{name}: by published model, never measured: {', '.join(one.unmeasured)}")
+            lines += [f"{name}: {note}" for note in one.notes]
         return tuple(dict.fromkeys(lines))
 
     def parameters(self, image: str, kernel: str) -> tuple[Param, ...]:

@@ -223,8 +223,8 @@ def may_overflow(row: Bits, norm_w: Bits, norm_b: Bits) -> npt.NDArray[np.bool_]
     in BF16 too where 12 |w| + |b| is below the largest BF16 value.
     """
     x, w, b = (np.asarray(bits).astype(np.uint32) for bits in (row, norm_w, norm_b))
-    terms = fp.floats(x << np.uint32(16)).astype(np.float64)
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"):  # a signalling NaN complains when it is widened
+        terms = fp.floats(x << np.uint32(16)).astype(np.float64)
         most = np.maximum(terms.clip(min=0).sum(axis=-1), -terms.clip(max=0).sum(axis=-1))
         sums = ~(most * (1 + gamma(DIM)) <= _LARGEST_F32)
         reach = 12 * np.abs(fp.floats(w).astype(np.float64)) + np.abs(fp.floats(b).astype(np.float64))

@@ -264,6 +264,12 @@ def test_keys_that_the_norm_can_make_infinite_are_undefined() -> None:
         assert dsa.may_overflow(row, w, b).tolist() == [expected] * 2
 
 
+def test_a_key_with_a_signalling_nan_may_overflow_without_a_warning() -> None:
+    row = bf16(np.ones((2, 128)))
+    row[1, 9] = 0x7F81
+    assert dsa.may_overflow(row, fp.bits_of(np.ones(128)), fp.bits_of(np.zeros(128))).tolist() == [False, True]
+
+
 def test_a_normalised_channel_is_at_most_twelve_before_the_weight() -> None:
     hot = np.zeros((3, 128))
     hot[0, 9], hot[1, 9], hot[2, 9] = 2.0**60, 1.0, 2.0**-20

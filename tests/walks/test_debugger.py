@@ -1,4 +1,4 @@
-"""Somebody at 2 a.m. with one wrong value: what is wrong, since which step, in what small case, for whom to run again."""
+"""Somebody at 2 a.m. with one wrong value: what is wrong, in which step, in how small a case, whom to hand it to."""
 
 from __future__ import annotations
 
