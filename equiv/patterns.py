@@ -5,6 +5,7 @@ A pattern is said only if it holds for every differing element. It is a hint for
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -115,7 +116,7 @@ def _numbers(left: Bits, right: Bits, fmt: Format) -> Iterator[str]:
 
 
 def _moved(left: Bits, right: Bits, differs: Mask, dims: Sequence[str]) -> Iterator[str]:
-    """Whether the wrong values are right ones of another place along some dimension."""
+    """Whether the wrong values are right ones of another place along a dimension, or two dimensions are exchanged."""
     places, wrong = np.nonzero(differs), right[differs]
     for axis, dim in enumerate(dims):
         size = left.shape[axis]
@@ -138,3 +139,9 @@ def _moved(left: Bits, right: Bits, differs: Mask, dims: Sequence[str]) -> Itera
                 if len(np.unique(moved)) > 2:
                     yield f"each holds what belongs to {words}"
                     return
+    for one, other in combinations(range(left.ndim), 2):
+        if left.shape[one] == left.shape[other]:
+            moved = left.swapaxes(one, other)[differs]
+            if np.array_equal(moved, wrong) and len(np.unique(moved)) > 2:
+                yield f"transposed: {dims[one]} and {dims[other]} are exchanged"
+                return

@@ -128,6 +128,15 @@ def test_moved_values(moved: Bits, words: str) -> None:
     assert said(move) == words
 
 
+def test_two_exchanged_dimensions_of_one_size_are_a_transposition() -> None:
+    square = np.arange(2 * 9 * 9, dtype=np.uint16).reshape(2, 9, 9)
+    swapped = np.ascontiguousarray(square.swapaxes(1, 2))
+    found = describe(square, swapped, square != swapped, ("head", "value", "key"), "bf16")
+    assert found.endswith("transposed: value and key are exchanged")
+    swapped[1, 0, 5] = 1
+    assert "transposed" not in describe(square, swapped, square != swapped, ("head", "value", "key"), "bf16")
+
+
 def test_a_single_element_gets_no_pattern_of_places() -> None:
     def one(right: Bits) -> None:
         right[0, 0, 0] += 1
