@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from equiv import commands, debugging, reporting, running
+from equiv import commands, debugging, reporting, running, soak
 from equiv.arguments import seconds
 from equiv.errors import EquivError
 from equiv.mutate import command as mutating
@@ -66,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     listing.set_defaults(command=commands.list_pairs)
 
     running.add_parser(commands_, _selecting)
+    soak.add_parser(commands_)
     reporting.add_parser(commands_)
     debugging.add_parsers(commands_)
     mutating.add_parser(commands_)

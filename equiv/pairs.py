@@ -62,6 +62,22 @@ class Party:
         return loaded
 
 
+@dataclass(frozen=True, slots=True)
+class Soak:
+    """How random cases of a pair are drawn (`equiv.drawn`).
+
+    Attributes:
+        compiled: the axes that a kernel of the pair is compiled for: cases that agree in them share their compilations;
+            None: every axis.
+        seconds: case -> about how long it takes one core on an emulated device; None: by the bytes of its tensors.
+        most: cases that take longer are not drawn, unless more is asked for.
+    """
+
+    compiled: tuple[str, ...] | None = None
+    seconds: Callable[[Case], float] | None = None
+    most: float = 1.0
+
+
 class Envelope(Protocol):
     """What the declared differences of one case may yield, ready to judge outputs."""
 
@@ -87,6 +103,7 @@ class Pair:
         declaration: (party name, toolchain, architecture, form) -> what the party declares, or None if unknown.
         forms: party name -> forms that it declares separately (other kernels for other cases); not named: one.
         form: (party name, case) -> the form that serves the case; needed where `forms` names any.
+        soak: what keeps random cases quick.
         misreadings: (case, inputs) -> (in words, changed inputs by name) that a kernel may have read instead, used to
             explain mismatches; without `misread` each keeps the places of all outputs.
         misread: (case, inputs, changed inputs, declaration, ledger) -> logical outputs of a kernel that reads so, cut
@@ -119,6 +136,7 @@ class Pair:
     misread: Callable[..., dict[str, Bits]] | None = None
     forms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     form: Callable[[str, Case], str] | None = None
+    soak: Soak = field(default_factory=Soak)
 
     def declared(self, party: str, toolchain: Mapping[str, str], arch: str, case: Case) -> Any:  # noqa: ANN401
         """What the party declares of the form that serves a case, or None if that is unknown."""

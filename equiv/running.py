@@ -103,10 +103,10 @@ def _run(options: argparse.Namespace) -> int:
     remarks = environment.basis(tuple(dict.fromkeys(task.device for task in tasks)))
     with book:
         try:
-            with _ended_politely(), contextlib.closing(_verdicts(tasks, options)) as found:
+            with ended_politely(), contextlib.closing(_verdicts(tasks, options)) as found:
                 for done, verdict in enumerate(found, total - len(tasks) + 1):
                     book.verdict(verdict)
-                    _progress(done, total, verdict)
+                    progress(done, total, verdict)
         except KeyboardInterrupt:
             remarks.append("interrupted: the cases that were not reached are NOT_RUN")
     run = journal.read(book.path)
@@ -189,6 +189,10 @@ def _resumed(options: argparse.Namespace) -> tuple[journal.Journal, list[Task], 
         changed = [name for name in names if run.environment.get(name) != versions.get(name)]
         said = ", ".join(f"{name} {run.environment.get(name)} then, {versions.get(name)} now" for name in changed)
         raise UsageError(f"--resume {path}: a run has one environment, and this is another: {said}")
+    if soak := run.settings.get("soak"):
+        raise UsageError(
+            f"--resume {path}: a soak's journal: `equiv soak {soak}` with --journal {path} goes on with it"
+        )
     if run.settings["record"]:
         raise UsageError(f"--resume {path}: that run recorded launches, and half a record is none: run it anew")
     left = [verdict for verdict in run.verdicts if verdict.status is Status.NOT_RUN]
@@ -228,7 +232,7 @@ def _no_stdout() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _ended_politely() -> Iterator[None]:
+def ended_politely() -> Iterator[None]:
     """Treats what CI (SIGTERM) and a closed terminal send like Ctrl-C: workers are ended, the report is written."""
 
     def interrupt(_signum: int, _frame: FrameType | None) -> None:
@@ -243,7 +247,7 @@ def _ended_politely() -> Iterator[None]:
             signal.signal(one, handler)
 
 
-def _progress(done: int, total: int, verdict: Verdict) -> None:
+def progress(done: int, total: int, verdict: Verdict) -> None:
     """One line that redraws itself, on a terminal only."""
     if not sys.stderr.isatty():
         return

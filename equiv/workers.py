@@ -47,6 +47,8 @@ class Task:
         record: a folder for its launch records, or "".
         gap: why and until when the case is listed as known not to pass, or "".
         check: what an emulated device looks for besides, or "".
+        kind: tasks of one kind share what a process builds for them, so they go to one worker while others have work;
+            "": of no kind.
     """
 
     case: Case
@@ -55,6 +57,7 @@ class Task:
     record: str = ""
     gap: str = ""
     check: str = ""
+    kind: str = ""
 
     @property
     def planned(self) -> Planned:
@@ -118,10 +121,10 @@ def run_plan(
             workers = [worker for worker in workers if worker.usable]
             for worker in workers:
                 if waiting and worker.task is None:
-                    worker.give(waiting.popleft())
+                    worker.give(_next(waiting, worker, workers))
             while waiting and len(workers) < jobs:
                 workers.append(_Worker(timeout, run))
-                workers[-1].give(waiting.popleft())
+                workers[-1].give(_next(waiting, workers[-1], workers))
             busy = [worker for worker in workers if worker.task]
             patience = max(0.0, min(worker.deadline for worker in busy) - time.monotonic())
             wait([worker.connection for worker in busy], min(patience, GLANCE))
@@ -134,6 +137,17 @@ def run_plan(
             worker.end()
 
 
+def _next(waiting: deque[Task], worker: _Worker, workers: Sequence[_Worker]) -> Task:
+    """Takes a task out of those that wait: one of the worker's own kind, else the first that nobody else is at."""
+    others = {other.kind for other in workers if other is not worker}
+    mine = (at for at, task in enumerate(waiting) if worker.kind and task.kind == worker.kind)
+    free = (at for at, task in enumerate(waiting) if not task.kind or task.kind not in others)
+    at = next(mine, next(free, 0))
+    task = waiting[at]
+    del waiting[at]
+    return task
+
+
 class _Worker:
     """One worker process and the case it has in hand."""
 
@@ -142,6 +156,7 @@ class _Worker:
         self.timeout = timeout
         self.deadline = 0.0
         self.task: Task | None = None
+        self.kind = ""
         self.usable = True
         self._started = 0.0
         self._output = tempfile.TemporaryFile()  # noqa: SIM115  open as long as the worker, and of no name to leave behind
@@ -154,7 +169,7 @@ class _Worker:
 
     def give(self, task: Task) -> None:
         """Hands the worker a case; its clock starts now, the start of a fresh process included."""
-        self.task = task
+        self.task, self.kind = task, task.kind
         self._started = time.monotonic()
         self.deadline = self._started + self.timeout
         with contextlib.suppress(BrokenPipeError):  # it died meanwhile: `verdict` finds that and says how

@@ -27,9 +27,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("runner",),
     ("verify", "order", "explain", "stored", "shrink", "shrink_values"),
     ("wire", "workers"),
-    ("journal", "plan", "report", "changed", "history"),
+    ("journal", "plan", "report", "changed", "history", "drawn"),
     ("dump", "dump_compare", "bundle"),
-    ("commands", "running", "reporting", "debugging", "doctor", "bench", "mutate"),
+    ("commands", "running", "soak", "reporting", "debugging", "doctor", "bench", "mutate"),
     ("cli", "pytest_plugin"),
 )
 """From left to right: a module imports from its own layer and from those before it, never from one behind it."""

@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import equiv_fake
 import pytest
 
+from equiv import workers
 from equiv.records import Case, Status, Verdict
 from equiv.workers import Task, run_plan, run_task
 
@@ -49,6 +52,23 @@ def test_a_case_that_hangs_is_killed_after_its_time_and_the_others_go_on() -> No
     assert found["hangs"].seconds >= 3
     assert found["good"].status is Status.IDENTICAL
     assert time.monotonic() - started < 30
+
+
+def test_tasks_of_one_kind_go_to_one_worker_while_others_have_work() -> None:
+    waiting = deque(replace(task("good", name), kind=name[:1].strip("-")) for name in ("a1", "b1", "a2", "-1", "b2"))
+    first, second = SimpleNamespace(kind=""), SimpleNamespace(kind="")
+    given = []
+    for worker in (first, second, second, second, first, first):
+        taken = workers._next(waiting, worker, (first, second)) if waiting else None  # type: ignore[arg-type]
+        worker.kind = taken.kind if taken else ""
+        given.append(taken.case.id if taken else "")
+    assert given == ["a1", "b1", "b2", "-1", "a2", ""]
+
+
+def test_a_worker_without_work_of_its_kind_helps_another() -> None:
+    waiting = deque(replace(task("good", name), kind="a") for name in ("a1", "a2"))
+    busy, idle = SimpleNamespace(kind="a"), SimpleNamespace(kind="b")
+    assert workers._next(waiting, idle, (busy, idle)).case.id == "a1"  # type: ignore[arg-type]
 
 
 def test_workers_are_kept_from_case_to_case_and_never_more_than_jobs() -> None:

@@ -12,8 +12,8 @@ import importlib
 from equiv.dsa_front.regimes import REGIMES, inputs
 from equiv.dsa_front.tensors import AXES, layout, output_specs
 from equiv.dsa_index.regimes import check
-from equiv.dsa_index.tensors import outputs, place, shared
-from equiv.pairs import Pair, Party, late
+from equiv.dsa_index.tensors import outputs, place, shared, whole
+from equiv.pairs import Pair, Party, Soak, late
 
 PAIR = Pair(
     name="dsa_front",
@@ -33,6 +33,11 @@ PAIR = Pair(
     declaration=late("equiv.rounding.declarations:find", "dsa_front"),
     place=place,
     shared=shared,
+    soak=Soak(
+        compiled=("batch", "format", "scale", "normalized", "rows", "key_round", "key_floor"),
+        seconds=lambda case: 1.6 + 0.02 * whole(case, "batch"),
+        most=3.0,
+    ),
     ledger=lambda: importlib.import_module("equiv.rounding.front_ledger").LEDGER,
     forms={"candidate": ("split1", "split2", "split4")},
     form=late("equiv.dsa_front.parties:form"),

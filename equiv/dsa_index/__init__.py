@@ -10,8 +10,8 @@ from __future__ import annotations
 import importlib
 
 from equiv.dsa_index.regimes import REGIMES, check, inputs
-from equiv.dsa_index.tensors import AXES, layout, output_specs, outputs, place, shared
-from equiv.pairs import Pair, Party, late
+from equiv.dsa_index.tensors import AXES, layout, output_specs, outputs, place, shared, whole
+from equiv.pairs import Pair, Party, Soak, late
 
 PAIR = Pair(
     name="dsa_index",
@@ -31,6 +31,11 @@ PAIR = Pair(
     declaration=late("equiv.rounding.declarations:find", "dsa_index"),
     place=place,
     shared=shared,
+    soak=Soak(
+        compiled=("format", "scale", "key_round", "key_floor", "rows"),
+        seconds=lambda case: 0.1 + 0.003 * whole(case, "batch"),
+        most=0.2,
+    ),
     ledger=lambda: importlib.import_module("equiv.rounding.dsa_ledger").LEDGER,
 )
 """What the entry point `equiv.pairs` gives."""

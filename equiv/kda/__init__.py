@@ -10,9 +10,9 @@ from __future__ import annotations
 import importlib
 
 from equiv.kda.regimes import REGIMES, check, inputs
-from equiv.kda.tensors import AXES, FORMS, form, layout, output_specs, outputs
+from equiv.kda.tensors import AXES, FORMS, form, layout, output_specs, outputs, seconds
 from equiv.kda.words import place, shared
-from equiv.pairs import Pair, Party, late
+from equiv.pairs import Pair, Party, Soak, late
 
 PAIR = Pair(
     name="kda",
@@ -32,6 +32,11 @@ PAIR = Pair(
     declaration=late("equiv.rounding.declarations:find", "kda"),
     place=place,
     shared=shared,
+    soak=Soak(
+        compiled=("tokens", "heads", "mode", "kernel", "gate_mode", "bias", "window", "state", "ctas"),
+        seconds=seconds,
+        most=1.2,
+    ),
     ledger=lambda: importlib.import_module("equiv.rounding.kda_ledger").LEDGER,
     misreadings=late("equiv.kda.misreadings:misreadings"),
     misread=late("equiv.kda.misreadings:misread"),

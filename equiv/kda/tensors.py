@@ -97,6 +97,13 @@ def slot_stride(case: Case) -> int:
     return whole(case, "slot_stride") or whole(case, "heads") * PAGE
 
 
+def seconds(case: Case) -> float:
+    """About how long one core takes on an emulated device: models and envelopes go token by token, head by head."""
+    heads, steps = whole(case, "heads"), whole(case, "steps")
+    rows = whole(case, "batch") * whole(case, "tokens") * steps
+    return 0.2 + 0.02 * rows * heads + 0.3 * (steps - 1) + 2e-8 * pool(case) * heads * PAGE
+
+
 def layout(case: Case) -> tuple[TensorSpec, ...]:
     """The tensors both parties get; `conv_bias`, the records and the commit's plan only where the case has them."""
     batch, tokens, heads, steps = (whole(case, name) for name in ("batch", "tokens", "heads", "steps"))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from equiv.report import entry
 from equiv.report.text import difference_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from equiv.records import AxisValue, Case
+    from equiv.records import Case
     from equiv.shrink import Shrunk
 
 SUFFIX = "-shrunk"
@@ -39,27 +39,6 @@ def name(case: Case) -> str:
 
 
 def toml(found: Shrunk) -> str:
-    """The smaller case as an entry of a case file; every axis and regime is stated, whatever the file's defaults."""
-    case = found.case
-    lines = [
-        "[[case]]",
-        f"id = {_value(name(case))}",
-        f"why = {_value(f'Shrunk from {case.name}: {found.fault}.')}",
-        f"seed = {case.seed}",
-        f"suites = [{', '.join(map(_value, case.suites or ('nightly',)))}]",
-        f"axes = {_table(case.axes)}",
-        f"regimes = {_table(case.regimes)}",
-    ]
-    return "\n".join(lines)
-
-
-def _table(entries: Mapping[str, AxisValue]) -> str:
-    return "{ " + ", ".join(f"{key} = {_value(value)}" for key, value in entries.items()) + " }"
-
-
-def _value(value: AxisValue) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return repr(value)
+    """The smaller case as an entry of a case file."""
+    why = f"Shrunk from {found.case.name}: {found.fault}."
+    return entry.toml(replace(found.case, id=name(found.case), why=why))

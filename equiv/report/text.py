@@ -44,8 +44,8 @@ def render(verdicts: Sequence[Verdict], environment: Mapping[str, str], remarks:
     parts += [case_text(verdict) for verdict in sorted(verdicts, key=_worst_first) if verdict.status not in _QUIET]
     reordered = _reordered([verdict for verdict in verdicts if verdict.status is Status.REORDERED])
     parts += [reordered] if reordered else []
-    noted = _noted([verdict for verdict in verdicts if verdict.status in _QUIET])
-    parts += [noted] if noted else []
+    notes = noted([verdict for verdict in verdicts if verdict.status in _QUIET])
+    parts += [notes] if notes else []
     if environment:
         parts.append("with " + ", ".join(f"{name} {version}" for name, version in environment.items()))
     parts += ["\n".join(lines) for lines in (closed(verdicts), remarks) if lines]
@@ -153,7 +153,7 @@ def _reordered(verdicts: Sequence[Verdict]) -> str:
     return "\n\n".join(blocks)
 
 
-def _noted(verdicts: Sequence[Verdict]) -> str:
+def noted(verdicts: Sequence[Verdict]) -> str:
     """The notes of cases that are not shown one by one, each with its device and how many cases have it."""
     found = Counter((verdict.device, note) for verdict in verdicts for note in verdict.notes)
     return "\n".join(f"NOTE {device}, {count} case(s): {note}" for (device, note), count in found.items())
