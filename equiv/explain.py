@@ -24,6 +24,8 @@ from equiv.runner import run_party, toolchain
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    import numpy.typing as npt
+
     from equiv.device import Device
     from equiv.pairs import Pair
     from equiv.records import Bits, Case, Difference, OutputSpec
@@ -35,6 +37,8 @@ PARTIES = ("oracle", "candidate")
 
 MOST = 3
 """Changes that one explanation may consist of."""
+FEW = 16
+"""Wrong elements below which bits that a change gives may be right by chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +66,8 @@ class Reading:
 
     Attributes:
         changes: in words, each as the end of a sentence that begins with "as if".
-        left: wrong computed output -> elements that still differ from what the party left.
-        spoilt: elements that were right and are no longer.
+        left: wrong computed output -> its wrong elements that still differ from what the party left.
+        spoilt: elements of computed outputs that were right and are no longer.
         misplaced: wrong copied output -> elements that still differ.
     """
 
@@ -78,6 +82,16 @@ class Reading:
         return sum(self.left.values()) + self.spoilt
 
     @property
+    def given(self) -> int:
+        """Wrong computed outputs of which every wrong bit is given."""
+        return sum(not count for count in self.left.values())
+
+    @property
+    def in_part(self) -> bool:
+        """Whether every wrong bit is given, but bits that are right would differ: it was done in some places only."""
+        return not any(self.left.values()) and self.spoilt > 0
+
+    @property
     def complete(self) -> bool:
         """Whether no element differs under this change."""
         return not self.remaining and not any(self.misplaced.values())
@@ -90,7 +104,8 @@ class Explanation:
     Attributes:
         wrong: output -> how the party differs from its model; empty if it does not.
         placed: wrong outputs whose elements are copied or left alone: these bits are in the wrong place.
-        readings: what explains the other outputs, best first: if the first leaves nothing, all that leave nothing.
+        readings: what explains the other outputs, best first: if the first leaves nothing, all that leave nothing;
+            else those that explain them in part of their elements, if any.
             Where bits are in the wrong place: what explains these too, or else what explains the others.
         tried: number of models run.
     """
@@ -104,7 +119,8 @@ class Explanation:
     @property
     def explained(self) -> bool:
         """Whether every wrong bit has a reason."""
-        return len(self.placed) == len(self.wrong) or bool(self.readings and not self.readings[0].remaining)
+        first = self.readings[0] if self.readings else None
+        return len(self.placed) == len(self.wrong) or bool(first and (not first.remaining or first.in_part))
 
 
 def explain(pair: Pair, case: Case, device: Device) -> tuple[Explanation, ...]:
@@ -141,6 +157,7 @@ class _Mismatch:
 
     def __post_init__(self) -> None:
         self.tried = 0
+        self.read: dict[tuple[str, ...], Reading] = {}
         self.placed: tuple[str, ...] = ()
         self.computed: tuple[str, ...] = ()
         self.model = self._run(self.sound)
@@ -153,6 +170,7 @@ class _Mismatch:
             for spec in self.pair.output_specs(self.case)
             if self.party == "candidate" or spec.contract != "candidate"
         }
+        self.bad = {name: self._differs(self.model, name) for name in self.specs}
 
     def explanation(self) -> Explanation:
         """Looks for one change, then for the best second beside the best first, and so on."""
@@ -163,7 +181,10 @@ class _Mismatch:
         readings = tuple(self._misplaced()) if self.placed else ()
         if self.computed and not readings:
             # What follows from bits in the wrong place is rarely the sum of several changes.
-            readings = tuple(self._search(sum(wrong[name].count for name in self.computed), 1 if self.placed else MOST))
+            before, most = sum(wrong[name].count for name in self.computed), 1 if self.placed else MOST
+            readings = tuple(self._search(before, most))
+            if before >= FEW and (not readings or readings[0].remaining):
+                readings = tuple(self._in_part(most)) or readings
         return Explanation(self.party, wrong, self.placed, readings, self.tried)
 
     def _misplaced(self) -> Iterator[Reading]:
@@ -196,13 +217,38 @@ class _Mismatch:
             words.append(change.words)
         yield from sorted(helpful, key=lambda one: one.remaining)
 
+    def _in_part(self, most: int) -> Iterator[Reading]:
+        """Changes that give every wrong bit, those of one more output with each, whatever else they would change."""
+        base, made, words, given = self.sound, list[str](), list[str](), 0
+        for _ in range(most):
+            tried = [
+                (self._reading(change, words), change)
+                for change in changes(self.pair, self.case, base)
+                if change.what not in made
+            ]
+            tried = [one for one in tried if one[0].given > given]
+            whole = [reading for reading, _ in tried if reading.in_part]
+            if whole or not tried:
+                yield from sorted(whole, key=lambda one: one.spoilt)
+                return
+            best, change = min(tried, key=lambda one: (-one[0].given, one[0].spoilt))
+            base, given = change.computation, best.given
+            made.append(change.what)
+            words.append(change.words)
+
     def _reading(self, change: Change, others: Sequence[str]) -> Reading:
-        model = self._run(change.computation)
-        left, misplaced = (
-            {name: self._differing(model, name) for name in names} for names in (self.computed, self.placed)
-        )
-        sound = [name for name in self.specs if name not in left and name not in misplaced]
-        return Reading((*others, change.words), left, sum(self._differing(model, name) for name in sound), misplaced)
+        key = (*others, change.words)
+        if key not in self.read:
+            self.read[key] = self._run_reading(change.computation, key)
+        return self.read[key]
+
+    def _run_reading(self, computation: Computation, key: tuple[str, ...]) -> Reading:
+        model = self._run(computation)
+        now = {name: self._differs(model, name) for name in self.specs}
+        left = {name: int((now[name] & self.bad[name]).sum()) for name in self.computed}
+        misplaced = {name: int(now[name].sum()) for name in self.placed}
+        spoilt = sum(int((now[name] & ~self.bad[name]).sum()) for name in self.specs if name not in misplaced)
+        return Reading(key, left, spoilt, misplaced)
 
     def _run(self, computation: Computation) -> dict[str, Bits]:
         self.tried += 1
@@ -224,9 +270,9 @@ class _Mismatch:
             shared=pair.shared and partial(pair.shared, self.case, inputs, name),
         )
 
-    def _differing(self, model: Mapping[str, Bits], name: str) -> int:
+    def _differs(self, model: Mapping[str, Bits], name: str) -> npt.NDArray[np.bool_]:
         unequal = np.asarray(model[name] != self.got[name])
-        return int((unequal & ~self.open[name] if name in self.open else unequal).sum())
+        return unequal & ~self.open[name] if name in self.open else unequal
 
 
 def changes(pair: Pair, case: Case, base: Computation) -> Iterator[Change]:

@@ -42,7 +42,13 @@ def _party(one: Explanation) -> Iterator[str]:
         yield from _filled(f"AS IF {' and '.join(reading.changes)}: this gives every bit of {', '.join(given)}")
     if len(exact) > 1:
         yield from _filled("this case cannot tell these apart; another one may")
-    if computed and not exact:
+    part = [reading for reading in one.readings if reading.in_part]
+    for reading in part[:SHOWN]:
+        yield from _filled(
+            f"AS IF {' and '.join(reading.changes)}, but in some places only: this gives every wrong bit of "
+            f"{', '.join(computed)}, and would change {reading.spoilt} elements elsewhere that are right"
+        )
+    if computed and not exact and not part:
         yield from _filled(f"nothing that was tried ({one.tried} models) gives every bit of {', '.join(computed)}")
         if one.placed:
             yield from _filled("as one would expect where they follow from the STATE FAULT")

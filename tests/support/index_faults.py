@@ -31,6 +31,15 @@ FAULTS = (
         "dsa.R14 (q: FP8 code) were mantissa cut first and dsa.K3d (key: FP8 code) were mantissa cut first",
     ),
     Fault(
+        "E4M3 codes of even channels cut",
+        "fp8-b17-ties",
+        CONVERT,
+        E4M3,
+        E4M3.replace("[high, low]", f"[high, {HIGH_BITS % 'low'}]"),
+        "dsa.R14 (q: FP8 code) were mantissa cut first and dsa.K3d (key: FP8 code) were mantissa cut first, but in "
+        "some places only",
+    ),
+    Fault(
         "scale rounded down",
         "fp8-b16-amax-edges",
         CONVERT,
