@@ -26,6 +26,7 @@ import re
 import tomllib
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -207,8 +208,9 @@ def load(path: Path | str, pair: Pair | None = None) -> tuple[Case, ...]:
     pair = pair or pairs.get(path.stem)
     reader = _Reader()
     top = reader.table(found, "$", _FILE_KEYS, ["case"])
-    if top.get("pair", pair.name) != pair.name:
-        reader.say("$.pair", f"expected {_shown(pair.name)}, got {_shown(top['pair'])}")
+    name_of_file = pairs.base(pair.name)
+    if top.get("pair", name_of_file) != name_of_file:
+        reader.say("$.pair", f"expected {_shown(name_of_file)}, got {_shown(top['pair'])}")
     base = reader.table(top.get("defaults", {}), "$.defaults", _DEFAULT_KEYS)
     base_suites = reader.suites(base, "$.defaults")
     axes = {axis.name: axis.default for axis in pair.axes} | reader.axes(base, "$.defaults", pair.axes)
@@ -313,14 +315,25 @@ def find_cases(directory: Path | None = None) -> Path:
 def case_file(pair: str, directory: Path | None = None) -> Path:
     """The case file of a pair: `<pair>.toml` in `directory`, else in the first of the usual folders that has it.
 
+    The last of these is `cases` in the package that brings the pair. `PAIR+KERNEL` has the cases of the pair.
+
     Raises:
         UsageError: there is none.
     """
-    folders = list(_folders()) if directory is None else [directory]
+    name = f"{pairs.base(pair)}.toml"
+    folders = [*_folders(), *_brought(pairs.base(pair))] if directory is None else [directory]
     for folder in folders:
-        if (folder / f"{pair}.toml").is_file():
-            return folder / f"{pair}.toml"
-    raise UsageError(f"no case file {pair}.toml in {', '.join(map(str, folders))}")
+        if (folder / name).is_file():
+            return folder / name
+    raise UsageError(f"no case file {name} in {', '.join(map(str, folders))}")
+
+
+def _brought(pair: str) -> list[Path]:
+    """`cases` in the package that brings a pair; loads nothing."""
+    if pair not in pairs.names():
+        return []
+    spec = find_spec(pairs.homes(pair)[0].partition(".")[0])
+    return [Path(folder) / "cases" for folder in (spec.submodule_search_locations or ())] if spec else []
 
 
 def load_all(directory: Path | None = None, pair_names: Sequence[str] = ()) -> tuple[Case, ...]:

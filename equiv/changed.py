@@ -114,7 +114,7 @@ def _same(one: Case, other: Case) -> bool:
 
 def _reached(root: Path, pair: str, files: Iterable[str]) -> str:
     """Why a changed file affects a pair, or ""; the first reason in the order of the files' names."""
-    reached = _reach(root, pairs.home(pair))
+    reached = _reach(root, pairs.homes(pair))
     for name in sorted(files):
         if name in EVERYTHING:
             return f"{name} changed"
@@ -136,10 +136,10 @@ def _of_package(name: str, reached: Mapping[str, tuple[str, ...]]) -> tuple[str,
 
 
 @cache
-def _reach(root: Path, home: str) -> dict[str, tuple[str, ...]]:
+def _reach(root: Path, homes: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     """File below `root` -> modules from the start to it, for what a pair's module and the line reach."""
     found: dict[str, tuple[str, ...]] = {}
-    waiting: deque[tuple[str, tuple[str, ...]]] = deque((module, (module,)) for module in (home, *LINE))
+    waiting: deque[tuple[str, tuple[str, ...]]] = deque((module, (module,)) for module in (*homes, *LINE))
     seen: set[str] = set()
     while waiting:
         module, chain = waiting.popleft()

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from equiv import pairs
+from equiv import kernels, pairs
 from equiv.errors import UnsupportedError, UsageError
 from equiv.plan import cases
 from equiv.runner import toolchain
@@ -20,7 +20,7 @@ from equiv.terminal import visible
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from equiv.order import Traced
     from equiv.pairs import Axis, Pair
@@ -36,10 +36,15 @@ def list_pairs(options: argparse.Namespace) -> int:
         groups.setdefault(case.pair, []).append(case)
     found = {name: (pairs.get(name), members) for name, members in groups.items()}
     if options.json:
-        print(json.dumps({name: _pair_data(pair, members) for name, (pair, members) in found.items()}, indent=1))
+        data = {name: _pair_data(pair, members) for name, (pair, members) in found.items()}
+        for one in kernels.found():
+            if one.kernel and one.kernel.pair in data:
+                data[one.kernel.pair]["kernels"].append({"name": one.name, "summary": one.kernel.summary})
+        print(json.dumps(data, indent=1))
     else:
         whole = bool(options.selectors or options.suite)
         said = ["\n".join(_pair_lines(pair, members, whole=whole)) for pair, members in found.values()]
+        said += ["\n".join(lines)] if (lines := list(_kernel_lines(found))) else []
         print(visible("\n\n".join(said)))
         if not whole:
             print("\n`equiv list PAIR` and `equiv list --suite S` name the cases")
@@ -67,6 +72,7 @@ def _pair_data(pair: Pair, members: Sequence[Case]) -> dict[str, Any]:
             {"name": name, "format": format_, "contract": contract, "promise": promise}
             for name, format_, contract, promise in _contracts(pair, members)
         ],
+        "kernels": [],
         "cases": [
             {"name": case.name, "suites": list(case.suites), "seed": case.seed, "why": case.why, "origin": case.origin}
             for case in members
@@ -90,6 +96,21 @@ def _pair_lines(pair: Pair, members: Sequence[Case], *, whole: bool) -> Iterator
     width = max(len(case.name) for case in members)
     for case in members if whole else ():
         yield f"    {case.name:{width}}  {case.why}"
+
+
+def _kernel_lines(shown: Collection[str]) -> Iterator[str]:
+    """Other people's kernels for the pairs that are shown, and entry points that give none."""
+    lines = []
+    for one in kernels.found():
+        if one.kernel is None:
+            lines.append(f"  not loaded: {one.problem}")
+        elif one.kernel.pair in shown:
+            lines.append(f"  {one.kernel.pair}{pairs.JOINT}{one.name}: {one.kernel.summary}")
+            lines += [f"    only {axis} = {', '.join(map(str, some))}" for axis, some in one.kernel.supports.items()]
+            lines += [f"    {output} is not compared: {why}" for output, why in one.kernel.omits.items()]
+    if lines:
+        yield "kernels of other packages, which run as PAIR+KERNEL"
+        yield from lines
 
 
 def _values(axis: Axis) -> str:

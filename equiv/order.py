@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
+from equiv import pairs
 from equiv.errors import DeviceError, UnsupportedError
 from equiv.rounding.declarations import TERMS
 from equiv.rounding.orders import first_difference
@@ -55,14 +56,15 @@ def trace(pair: Pair, party: str, case: Case, arch: str) -> tuple[Traced, ...]:
     from equiv.emulator.reductions import Finder, single
     from equiv.emulator.tracing import TracingDevice
 
-    if pair.name not in TERMS:
+    described = TERMS.get(pairs.base(pair.name))
+    if described is None:
         raise UnsupportedError(f"terms:{pair.name}", "no reduction of this pair is described for tracing")
     device = TracingDevice(arch)
     versions = run_party(pair, party, case, pair.inputs(case), device).toolchain
     declared: Declaration | None = pair.declared(party, versions, arch, case)
     reductions = Finder(device.tracer.graph).all(device.tracer.outputs)
     found = []
-    for name, terms in TERMS[pair.name].items():
+    for name, terms in described.items():
         fitting = [
             one
             for one in reductions

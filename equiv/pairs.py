@@ -3,25 +3,28 @@
 Adding a pair: write a module that builds one `Pair`, name it in the entry-point group `equiv.pairs`
 (`my_op = "my_package.my_op:PAIR"`), and put its cases into `cases/my_op.toml`. What must not load torch or a compiler
 (axes, layout, contracts) is given as functions; the two parties are given as import paths and loaded when a case runs.
+A kernel of somebody else may stand in for a pair's candidate (`equiv.kernels`): that is the pair `PAIR+KERNEL`.
 """
 
 from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Protocol
 
-from equiv.errors import UsageError
+from equiv import entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from importlib.metadata import EntryPoint
 
     import numpy as np
     import numpy.typing as npt
 
     from equiv.records import AxisValue, Bits, Case, OutputSpec, TensorSpec
+
+GROUP = "equiv.pairs"
+JOINT = "+"
+"""Between the names of a pair and of the kernel that takes its candidate's place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,14 @@ class Party:
         module, _, function = self.entry.partition(":")
         loaded: Callable[[Case, Mapping[str, Any]], None] = getattr(importlib.import_module(module), function)
         return loaded
+
+    def unsupported(self, case: Case) -> str:  # noqa: ARG002  what a party of ours does not ask
+        """What a case needs that the party lacks (`axis:format=fp4`), "" if it can do it."""
+        return ""
+
+    def remarks(self, case: Case) -> tuple[str, ...]:  # noqa: ARG002
+        """What a report has to say about the party in a case, beside its results."""
+        return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,40 +166,36 @@ def late(entry: str, *first: str) -> Callable[..., Any]:
 
 
 def names() -> tuple[str, ...]:
-    """Names of all registered pairs, sorted; loads none of them."""
-    return tuple(sorted(point.name for point in entry_points(group="equiv.pairs")))
+    """Names of all registered pairs, sorted; loads none of them, and knows no `PAIR+KERNEL`."""
+    return entries.names(GROUP)
 
 
-def home(name: str) -> str:
-    """The module that gives a pair, as its entry point says; loads nothing.
+def base(name: str) -> str:
+    """The pair that has the cases: `dsa_index` of `dsa_index` and of `dsa_index+my_kernel`."""
+    return name.partition(JOINT)[0]
+
+
+def homes(name: str) -> tuple[str, ...]:
+    """The modules that give a pair, and the kernel in it, as their entry points say; loads nothing.
 
     Raises:
-        UsageError: there is no such pair.
+        UsageError: there is no such pair or kernel.
     """
-    return _point(name).module
-
-
-def _point(name: str) -> EntryPoint:
-    for point in entry_points(group="equiv.pairs"):
-        if point.name == name:
-            return point
-    raise UsageError(f"no pair named {name!r}; known: {', '.join(names()) or 'none'}")
+    pair, joint, kernel = name.partition(JOINT)
+    own = entries.point(GROUP, pair).module
+    return (own, entries.point("equiv.kernels", kernel).module) if joint else (own,)
 
 
 def get(name: str) -> Pair:
-    """The pair of that name.
+    """The pair of that name; of `PAIR+KERNEL` the pair with that kernel as its candidate.
 
     Raises:
         UsageError: no such pair (the known ones are listed), or its entry point cannot be loaded or gives no `Pair`.
     """
-    point = _point(name)
-    try:
-        loaded = point.load()
-    except Exception as error:  # somebody's module: whatever it raises, this is what is wrong with it
-        said = f"{type(error).__name__}: {error}"
-        raise UsageError(f"entry point equiv.pairs {name!r} ({point.value}) cannot be loaded: {said}") from error
-    if not isinstance(loaded, Pair):
-        raise UsageError(
-            f"entry point equiv.pairs {name!r} ({point.value}) gives a {type(loaded).__name__}, not a Pair"
-        )
-    return loaded
+    own, joint, kernel = name.partition(JOINT)
+    pair = entries.load(GROUP, own, Pair)
+    if not joint:
+        return pair
+    from equiv import kernels  # which knows pairs
+
+    return kernels.in_place(pair, kernel)

@@ -51,6 +51,21 @@ def toolchain(party: Party) -> dict[str, str]:
         raise UnsupportedError(f"package:{error.name}", packages.HINT) from error
 
 
+def able(pair: Pair, name: str, case: Case, device: Device) -> dict[str, str]:
+    """Versions of the packages that compile a party, if it can run the case on the device.
+
+    Raises:
+        UnsupportedError: a package is missing, there is no code for the architecture, or the party cannot do the case.
+    """
+    party: Party = getattr(pair, name)
+    versions = toolchain(party)
+    if device.arch not in party.architectures:
+        raise UnsupportedError(f"arch:{'|'.join(party.architectures)}", f"{name} on {device.name}")
+    if lacking := party.unsupported(case):
+        raise UnsupportedError(lacking, f"{name} of {pair.name}")
+    return versions
+
+
 def capture_name(case: Case, party: str, arch: str) -> str:
     """What the launch records of one run of a party are called."""
     return f"{case.pair}.{case.id}.{case.seed}.{party}.{arch}"
@@ -70,14 +85,12 @@ def run_party(
         record: the folder that gets the launch records of this run, or None.
 
     Raises:
-        UnsupportedError: a package is missing, or the party has no code for the device's architecture.
+        UnsupportedError: as `able`.
         BrokenPackageError: one is installed and cannot be imported.
         PartyError: it failed: its own exception, a compiler's, or what the device found (illegal access, deadlock).
     """
+    versions = able(pair, name, case, device)
     party: Party = getattr(pair, name)
-    versions = toolchain(party)
-    if device.arch not in party.architectures:
-        raise UnsupportedError(f"arch:{'|'.join(party.architectures)}", f"{name} on {device.name}")
     packages.imported("torch")
     packages.check(packages.needed(device, party.packages))
     buffers = [GuardedBuffer(spec, case.seed, name) for spec in pair.layout(case)]

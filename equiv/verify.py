@@ -15,7 +15,7 @@ from equiv.compare import judge
 from equiv.errors import DeviceError, UnsupportedError
 from equiv.records import OutputVerdict, Side, Status, Verdict, worst
 from equiv.rounding.declaration import differences
-from equiv.runner import run_party
+from equiv.runner import able, run_party
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -44,8 +44,10 @@ def verify(pair: Pair, case: Case, device: Device, *, again: str = "", record: P
         seconds = time.perf_counter() - started
         return Verdict(case.name, device.name, case.seed, status, summary, seconds=seconds, again=again, **found)  # type: ignore[arg-type]
 
-    inputs = pair.inputs(case)
     try:
+        for name in PARTIES:  # before one of them runs in vain
+            able(pair, name, case, device)
+        inputs = pair.inputs(case)
         sides = {name: run_party(pair, name, case, inputs, device, record=record) for name in PARTIES}
     except UnsupportedError as error:
         return verdict(Status.UNSUPPORTED, str(error))
@@ -84,7 +86,7 @@ def verify(pair: Pair, case: Case, device: Device, *, again: str = "", record: P
         ),
         outputs=tuple(outputs),
         declared=declared,
-        notes=tuple(_notes(sides, declarations)),
+        notes=(*_notes(sides, declarations), *(f"candidate: {said}" for said in pair.candidate.remarks(case))),
         launch_seconds=sum(side.seconds for side in sides.values()),
         warp_instructions=sum(side.warp_instructions for side in sides.values()),
         toolchain={package: found for side in sides.values() for package, found in side.toolchain.items()},

@@ -20,10 +20,10 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LIMIT = 400
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "records", "arguments", "cache", "ccode", "fields", "geometry", "packages", "terminal"),
+    ("errors", "records", "arguments", "cache", "ccode", "entries", "fields", "geometry", "packages", "terminal"),
     ("rounding",),
     ("emulator", "envelope", "inputs", "buffers", "patterns", "spread"),
-    ("casefile", "pairs", "compare", "device", "dsa_index", "dsa_front", "kda"),
+    ("casefile", "pairs", "kernels", "compare", "device", "dsa_index", "dsa_front", "kda"),
     ("runner",),
     ("verify", "order", "explain", "stored", "shrink", "shrink_values"),
     ("wire", "workers"),

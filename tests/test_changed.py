@@ -46,7 +46,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     git(tmp_path, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "first")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(pairs, "home", lambda _name: "mini")
+    monkeypatch.setattr(pairs, "homes", lambda _name: ("mini",))
     changed._reach.cache_clear()
     changed._imported.cache_clear()
     return tmp_path

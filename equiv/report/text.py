@@ -1,7 +1,8 @@
 """The report of a run as plain text.
 
 How to read it: the table counts the cases of each status, per pair and device; its rows add up to the cases that were
-planned. Below it stands every case that is not IDENTICAL, worst first. A difference shows the whole bits
+planned. Below it stands every case that is not IDENTICAL, worst first; REORDERED, WITHIN and UNSUPPORTED ones are put
+together where they have one reason. A difference shows the whole bits
 (hexadecimal, of the format's width), the values, the distance in ulps, the place in words, and what the differing
 places have in common. `again` repeats the case. Differences that the parties declare (reduction orders, variants of
 ledger rows) are listed once for all cases that have them. Control characters in what others say are spelt out.
@@ -42,8 +43,9 @@ def render(verdicts: Sequence[Verdict], environment: Mapping[str, str], remarks:
     """The whole report; `remarks` are lines about the run itself (a torn journal, an interruption)."""
     parts = [table(verdicts)]
     parts += [case_text(verdict) for verdict in sorted(verdicts, key=_worst_first) if verdict.status not in _QUIET]
-    reordered = _reordered([verdict for verdict in verdicts if verdict.status is Status.REORDERED])
-    parts += [reordered] if reordered else []
+    grouped = {Status.UNSUPPORTED: _unsupported, Status.WITHIN: _within, Status.REORDERED: _reordered}
+    for status, blocks in grouped.items():
+        parts += blocks([verdict for verdict in verdicts if verdict.status is status])
     notes = noted([verdict for verdict in verdicts if verdict.status in _QUIET])
     parts += [notes] if notes else []
     if environment:
@@ -52,7 +54,8 @@ def render(verdicts: Sequence[Verdict], environment: Mapping[str, str], remarks:
     return visible("\n\n".join([*parts, counts(verdicts)]) + "\n")
 
 
-_QUIET = {Status.IDENTICAL, Status.REORDERED}
+_QUIET = {Status.IDENTICAL, Status.REORDERED, Status.WITHIN, Status.UNSUPPORTED}
+"""Cases of these are not shown one by one."""
 
 
 def closed(verdicts: Sequence[Verdict]) -> list[str]:
@@ -136,7 +139,26 @@ def _hex(bits: int, format_: str) -> str:
     return f"0x{bits:0{WIDTH.get(format_, 0)}x}"
 
 
-def _reordered(verdicts: Sequence[Verdict]) -> str:
+def _unsupported(verdicts: Sequence[Verdict]) -> list[str]:
+    """The UNSUPPORTED cases, grouped by what they need."""
+    groups: dict[str, list[Verdict]] = {}
+    for verdict in verdicts:
+        groups.setdefault(verdict.summary, []).append(verdict)
+    return [
+        "\n".join([f"UNSUPPORTED {len(members)} case(s): {summary}", *map(_line, members)])
+        for summary, members in groups.items()
+    ]
+
+
+def _within(verdicts: Sequence[Verdict]) -> list[str]:
+    """The WITHIN cases: which parties declare nothing is in their notes."""
+    if not verdicts:
+        return []
+    head = f"WITHIN {len(verdicts)} case(s): no model to be equal to, inside what any order and variant may yield:"
+    return ["\n".join([head, *map(_line, verdicts)])]
+
+
+def _reordered(verdicts: Sequence[Verdict]) -> list[str]:
     """The REORDERED cases, grouped by what their parties declare differently."""
     groups: dict[tuple[str, ...], list[Verdict]] = {}
     for verdict in verdicts:
@@ -145,12 +167,15 @@ def _reordered(verdicts: Sequence[Verdict]) -> str:
     for declared, members in groups.items():
         lines = [f"REORDERED {len(members)} case(s), both parties equal their models; they declare:"]
         lines += [f"  declared  {difference}" for difference in declared]
-        for verdict in members:
-            outputs = [output for output in verdict.outputs if output.status is not Status.IDENTICAL]
-            said = "; ".join(f"{output.output}: {_short(output)}" for output in outputs)
-            lines.append(f"  {verdict.case}  {verdict.device}  {said}")
-        blocks.append("\n".join(lines))
-    return "\n\n".join(blocks)
+        blocks.append("\n".join([*lines, *map(_line, members)]))
+    return blocks
+
+
+def _line(verdict: Verdict) -> str:
+    """One case of a group."""
+    outputs = [output for output in verdict.outputs if output.status is not Status.IDENTICAL]
+    said = "; ".join(f"{output.output}: {_short(output)}" for output in outputs)
+    return f"  {verdict.case}  {verdict.device}  {said}".rstrip()
 
 
 def noted(verdicts: Sequence[Verdict]) -> str:
@@ -162,7 +187,7 @@ def noted(verdicts: Sequence[Verdict]) -> str:
 def _short(output: OutputVerdict) -> str:
     used = "" if output.envelope_used is None else f", {output.envelope_used:.1%} of the envelope"
     counts = "; ".join(f"{difference.count} of {difference.total} differ" for difference in output.differences)
-    return f"{counts or output.status}{used}"
+    return f"{counts or 'no bit differs'}{used}"
 
 
 def _indented(text: str) -> list[str]:

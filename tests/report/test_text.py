@@ -82,7 +82,7 @@ def test_the_worst_cases_come_first_and_identical_ones_are_counted_only() -> Non
     report = text.render(
         [verdict("within", Status.WITHIN), verdict("fine", Status.IDENTICAL), WRONG], {"numpy": "2.4"}, ["journal x"]
     )
-    assert report.index("MISMATCH fake::wrong") < report.index("WITHIN fake::within")
+    assert report.index("MISMATCH fake::wrong") < report.index("WITHIN 1 case(s)") < report.index("  fake::within  ")
     assert "fake::fine" not in report
     assert "with numpy 2.4\n\njournal x\n\n3 case(s): " in report
 
@@ -98,6 +98,20 @@ def test_reordered_cases_are_listed_once_below_what_they_declare() -> None:
         "  fake::a  emulated:sm_90a  y: 3 of 60 differ, 25.0% of the envelope\n"
         "  fake::b  emulated:sm_90a  y: 3 of 60 differ, 25.0% of the envelope"
     ) in text.render(members, {})
+
+
+def test_cases_that_lack_something_and_those_without_a_model_are_put_together_by_reason() -> None:
+    same = OutputVerdict("y", Status.WITHIN, "inside", envelope_used=0.0)
+    other = OutputVerdict("y", Status.WITHIN, "inside", (Difference("y", "oracle", "candidate", "f32", 3, 60, ()),))
+    within = [verdict("a", Status.WITHIN, outputs=(same,)), verdict("b", Status.WITHIN, outputs=(other,))]
+    lacking = [Verdict(f"fake::{name}", "cuda:0", 1, Status.UNSUPPORTED, "needs axis:format=fp4") for name in "cd"]
+    report = text.render([*within, *lacking], {})
+    assert "UNSUPPORTED 2 case(s): needs axis:format=fp4\n  fake::c  cuda:0\n  fake::d  cuda:0\n" in report
+    assert (
+        "WITHIN 2 case(s): no model to be equal to, inside what any order and variant may yield:\n"
+        "  fake::a  emulated:sm_90a  y: no bit differs, 0.0% of the envelope\n"
+        "  fake::b  emulated:sm_90a  y: 3 of 60 differ\n"
+    ) in report
 
 
 def test_an_element_without_a_distance_says_so() -> None:

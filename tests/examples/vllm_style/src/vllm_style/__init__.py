@@ -1,0 +1,1 @@
+"""A package of inference kernels, as an engine would have one."""
