@@ -121,7 +121,7 @@ def token_bytes(case: Case, slots: Bits) -> tuple[npt.NDArray[np.int64], npt.NDA
 
 def _nibbles(packed: Bits) -> Bits:
     """Two E2M1 codes a byte, the low nibble first: [..., n] -> [..., 2n]."""
-    return np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:-1], -1)
+    return np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:-1], 2 * packed.shape[-1])
 
 
 def outputs(case: Case, inputs: Mapping[str, Bits], tensors: Mapping[str, Bits]) -> dict[str, Bits]:

@@ -89,8 +89,9 @@ def test_fp8_exponent_bytes_stay_four_bytes() -> None:
     assert PAIR.outputs(wanted, inputs, tensors)["key_scale"].tolist() == [values[128:] for values in written.values()]
 
 
-def test_fp4_outputs_take_the_low_nibble_first_and_scales_behind_the_values() -> None:
-    wanted = case(batch=3, format="fp4", scale="mx")
+@pytest.mark.parametrize("slots", ["permuted", "skip_even", "skip_all"])
+def test_fp4_outputs_take_the_low_nibble_first_and_scales_behind_the_values(slots: str) -> None:
+    wanted = case({"slots": slots}, batch=3, format="fp4", scale="mx")
     inputs, tensors, written = run_by_hand(wanted)
     found = PAIR.outputs(wanted, inputs, tensors)
     nibbles = [[half for byte in values[:64] for half in (byte & 15, byte >> 4)] for values in written.values()]
