@@ -19,6 +19,7 @@ import numpy as np
 from equiv.compare import compare_bits
 from equiv.errors import UnsupportedError, UsageError
 from equiv.rounding.alternatives import alternatives
+from equiv.rounding.scales import remarks
 from equiv.runner import run_party, toolchain
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ class Explanation:
             else those that explain them in part of their elements, if any.
             Where bits are in the wrong place: what explains these too, or else what explains the others.
         tried: number of models run.
+        scales: of pairs of codes and scales that are wrong, which convention fits them, and what they stand for.
     """
 
     party: str
@@ -115,6 +117,7 @@ class Explanation:
     placed: tuple[str, ...]
     readings: tuple[Reading, ...]
     tried: int
+    scales: tuple[str, ...] = ()
 
     @property
     def explained(self) -> bool:
@@ -185,7 +188,12 @@ class _Mismatch:
             readings = tuple(self._search(before, most))
             if before >= FEW and (not readings or readings[0].remaining):
                 readings = tuple(self._in_part(most)) or readings
-        return Explanation(self.party, wrong, self.placed, readings, self.tried)
+        return Explanation(self.party, wrong, self.placed, readings, self.tried, tuple(self._scales()))
+
+    def _scales(self) -> Iterator[str]:
+        if self.pair.quantised:
+            pairs = self.pair.quantised(self.case, self.sound.inputs, self.sound.declaration)
+            yield from remarks(pairs, self.got, self.model)
 
     def _misplaced(self) -> Iterator[Reading]:
         """Inputs read otherwise under which every wrong bit is where it is."""

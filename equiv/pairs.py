@@ -114,6 +114,8 @@ class Pair:
         declaration: (party name, toolchain, architecture, form) -> what the party declares, or None if unknown.
         forms: party name -> forms that it declares separately (other kernels for other cases); not named: one.
         form: (party name, case) -> the form that serves the case; needed where `forms` names any.
+        quantised: (case, inputs, declaration) -> pairs of codes and scales among the outputs
+            (`equiv.rounding.scales.Quantised`), as a party that declares so computes them.
         soak: what keeps random cases quick.
         misreadings: (case, inputs) -> (in words, changed inputs by name) that a kernel may have read instead, used to
             explain mismatches; without `misread` each keeps the places of all outputs.
@@ -147,6 +149,7 @@ class Pair:
     misread: Callable[..., dict[str, Bits]] | None = None
     forms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     form: Callable[[str, Case], str] | None = None
+    quantised: Callable[[Case, Mapping[str, Bits], Any], tuple[Any, ...]] | None = None
     soak: Soak = field(default_factory=Soak)
 
     def declared(self, party: str, toolchain: Mapping[str, str], arch: str, case: Case) -> Any:  # noqa: ANN401

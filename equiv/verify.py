@@ -15,6 +15,7 @@ from equiv.compare import judge
 from equiv.errors import DeviceError, UnsupportedError
 from equiv.records import OutputVerdict, Side, Status, Verdict, worst
 from equiv.rounding.declaration import differences
+from equiv.rounding.scales import remarks
 from equiv.runner import able, run_party
 
 if TYPE_CHECKING:
@@ -79,6 +80,12 @@ def verify(pair: Pair, case: Case, device: Device, *, again: str = "", record: P
     ]
     outputs += [_memory(name, side) for name, side in sides.items() if side.faults]
     status = worst([output.status for output in outputs])
+    pairings = [
+        f"{name}: {said}"
+        for name, model in models.items()
+        if status is Status.MISMATCH and model is not None and pair.quantised
+        for said in remarks(pair.quantised(case, inputs, declarations[name]), sides[name].outputs, model)
+    ]
     return verdict(
         status,
         "; ".join(
@@ -86,7 +93,11 @@ def verify(pair: Pair, case: Case, device: Device, *, again: str = "", record: P
         ),
         outputs=tuple(outputs),
         declared=declared,
-        notes=(*_notes(sides, declarations), *(f"candidate: {said}" for said in pair.candidate.remarks(case))),
+        notes=(
+            *_notes(sides, declarations),
+            *pairings,
+            *(f"candidate: {said}" for said in pair.candidate.remarks(case)),
+        ),
         launch_seconds=sum(side.seconds for side in sides.values()),
         warp_instructions=sum(side.warp_instructions for side in sides.values()),
         toolchain={package: found for side in sides.values() for package, found in side.toolchain.items()},

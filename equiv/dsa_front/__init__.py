@@ -33,6 +33,7 @@ PAIR = Pair(
     declaration=late("equiv.rounding.declarations:find", "dsa_front"),
     place=place,
     shared=shared,
+    quantised=late("equiv.rounding.dsa_quantised:of_front"),
     soak=Soak(
         compiled=("batch", "format", "scale", "normalized", "rows", "key_round", "key_floor"),
         seconds=lambda case: 1.6 + 0.02 * whole(case, "batch"),

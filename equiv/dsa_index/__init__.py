@@ -31,6 +31,7 @@ PAIR = Pair(
     declaration=late("equiv.rounding.declarations:find", "dsa_index"),
     place=place,
     shared=shared,
+    quantised=late("equiv.rounding.dsa_quantised:of_index"),
     soak=Soak(
         compiled=("format", "scale", "key_round", "key_floor", "rows"),
         seconds=lambda case: 0.1 + 0.003 * whole(case, "batch"),

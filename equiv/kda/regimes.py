@@ -248,7 +248,7 @@ def inputs(case: Case) -> dict[str, Bits]:
     name, wide = regime(case, "state"), tensors.axis(case, "state") == "f32"
     start = STATE[name if name in STATE else "normal"](Draws(case.seed, "state"), (batch, heads, DIM, DIM), wide)
     found["state"] = _pool(case, specs["state"], source, start[real])
-    if name in aimed.AIMED:
+    if name in aimed.AIMED and len(real):
         aimed.adjust(case, found, real, source, name)
     return found
 
@@ -272,6 +272,10 @@ def check(case: Case) -> list[tuple[str, str]]:
         found.append(("axes.steps", f'only mode "step" runs several steps, got steps={steps} with mode="{mode}"'))
     if tensors.axis(case, "state") == "bf16" and tensors.axis(case, "kernel") == "ws":
         found.append(("axes.state", 'the ws kernel keeps FP32 states: write kernel = "wide", got state="bf16"'))
+    if tensors.axis(case, "kernel") == "wide" and whole(case, "ctas"):
+        found.append(
+            ("axes.ctas", f"the wide kernel gives every item a CTA: write ctas = 0, got {whole(case, 'ctas')}")
+        )
     if tensors.pool(case) < (least := tensors.needed(case) + 2):
         problem = (
             f"the requests, the null block and a slot that nothing uses make {least}, got slots={tensors.pool(case)}"

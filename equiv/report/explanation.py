@@ -28,6 +28,8 @@ def _party(one: Explanation) -> Iterator[str]:
     for name, difference in one.wrong.items():
         pattern = f": {difference.pattern}" if difference.pattern else ""
         yield from _filled(f"{name}: {difference.count} of {difference.total} elements differ from the model{pattern}")
+    for said in one.scales:
+        yield from _filled(said)
     for name in one.placed:
         yield from _filled(f"STATE FAULT in {name}: first at {one.wrong[name].worst[0].place}")
     if one.placed:

@@ -61,10 +61,15 @@ def model(case: Case, inputs: Mapping[str, Bits], declaration: Declaration, ledg
         UsageError: a variant names an unknown row or step, or the projection's order is none of matrix chains.
     """
     run = dsa.runner(declaration, ledger)
+    return dsa.results(shape_of(case), {**inputs, "q": query(case, inputs, declaration, run)}, declaration, run)
+
+
+def query(case: Case, inputs: Mapping[str, Bits], declaration: Declaration, run: dsa.Runner) -> Bits:
+    """The projected query, BF16 bits `[B, 32, 128]`."""
     latent = normalised(case, inputs, declaration, run)
     total = project(part_of(declaration.order("projection")), inputs["w_q"], latent, run)
-    q = run("dsa.R10", total).reshape(len(latent), HEADS, DIM)
-    return dsa.results(shape_of(case), {**inputs, "q": q}, declaration, run)
+    q: Bits = run("dsa.R10", total).reshape(len(latent), HEADS, DIM)
+    return q
 
 
 def normalised(case: Case, inputs: Mapping[str, Bits], declaration: Declaration, run: dsa.Runner) -> Bits:

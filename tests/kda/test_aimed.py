@@ -98,3 +98,10 @@ def test_an_aimed_state_differs_from_the_ordinary_one_in_one_element_a_row() -> 
     plain, moved = (PAIR.inputs(case({"state": name}))["state"] for name in ("normal", "aimed_midpoints"))
     assert set(np.unique((plain != moved).sum(axis=-1)).tolist()) <= {0, 1}
     assert int((plain != moved).sum()) > 1400
+
+
+@pytest.mark.parametrize("name", aimed.AIMED)
+def test_nothing_is_aimed_at_where_every_request_is_absent(name: str) -> None:
+    wanted = case({"state": name, "absent": "all"})
+    assert PAIR.check(wanted) == []
+    assert PAIR.inputs(wanted)["state"].shape[1:] == (6, 128, 128)
