@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from equiv import commands, debugging, reporting, running, soak
+from equiv import commands, debugging, new_pair, reporting, running, soak
 from equiv.arguments import seconds
 from equiv.errors import EquivError
 from equiv.mutate import command as mutating
@@ -67,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
 
     running.add_parser(commands_, _selecting)
     soak.add_parser(commands_)
+    new_pair.add_parser(commands_)
     reporting.add_parser(commands_)
     debugging.add_parsers(commands_)
     mutating.add_parser(commands_)
@@ -82,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         "--device", action="append", default=[], metavar="D", help="emulated:sm_90a, emulated:sm_100a (default: both)"
     )
     order.add_argument("--cases", type=Path, metavar="DIR", help="folder of case files")
+    order.add_argument("--json", action="store_true", help="as the file of a declaration (equiv.rounding.order_file)")
     order.set_defaults(command=commands.order)
 
     explain = commands_.add_parser(

@@ -229,10 +229,14 @@ def explain(options: argparse.Namespace) -> int:
 
 
 def order(options: argparse.Namespace) -> int:
-    """`equiv order PAIR`: every declared reduction as traced from what runs; 1 if one is not as declared."""
+    """`equiv order PAIR`: every described reduction as traced from what runs; 1 if one is not as declared.
+
+    With `--json` the orders as a file to declare with: 1 if one was not found.
+    """
     from equiv.device import EMULATED
-    from equiv.order import smallest, trace
+    from equiv.order import as_declared, smallest, trace
     from equiv.report.order import render
+    from equiv.rounding import order_file
 
     pair = pairs.get(options.selector.partition("::")[0])
     case = smallest(pair, cases(options.cases, [options.selector], []))
@@ -248,6 +252,12 @@ def order(options: argparse.Namespace) -> int:
                 found += trace(pair, party, case, arch)
             except UnsupportedError as error:
                 missing.append(f"{party} on {arch}: {error}")
+    if options.json:
+        lost = [f"{one.reduction} of {one.party} on {one.arch}: {one.problem}" for one in found if one.order is None]
+        for said in (*lost, *missing):
+            print(f"equiv: not traced: {visible(said)}", file=sys.stderr)
+        print(order_file.render(as_declared(found)), end="")
+        return 1 if lost else 3 if missing else 0
     print(visible(render(case.name, found, missing)))
     return 1 if any(one.problem for one in found) else 3 if missing else 0
 

@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from equiv import pairs
 from equiv.errors import DeviceError, UnsupportedError
-from equiv.rounding.declarations import TERMS
+from equiv.rounding.declaration import Declaration
 from equiv.rounding.orders import first_difference
 from equiv.runner import run_party
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from equiv.pairs import Pair
     from equiv.records import Case
-    from equiv.rounding.declaration import Declaration
     from equiv.rounding.orders import Order
+
+UNDECLARED = "nothing is declared for these versions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,7 @@ class Traced:
     Attributes:
         order: as traced; None if no such reduction, or several different ones, were found.
         problem: "" if the traced order is the declared one; else what is wrong, in words.
+        form: of the party, that serves the case which was traced.
     """
 
     party: str
@@ -39,6 +40,7 @@ class Traced:
     reduction: str
     order: Order | None
     problem: str
+    form: str = ""
 
 
 def smallest(pair: Pair, cases: Sequence[Case]) -> Case:
@@ -56,15 +58,14 @@ def trace(pair: Pair, party: str, case: Case, arch: str) -> tuple[Traced, ...]:
     from equiv.emulator.reductions import Finder, single
     from equiv.emulator.tracing import TracingDevice
 
-    described = TERMS.get(pairs.base(pair.name))
-    if described is None:
+    if pair.terms is None:
         raise UnsupportedError(f"terms:{pair.name}", "no reduction of this pair is described for tracing")
     device = TracingDevice(arch)
     versions = run_party(pair, party, case, pair.inputs(case), device).toolchain
     declared: Declaration | None = pair.declared(party, versions, arch, case)
     reductions = Finder(device.tracer.graph).all(device.tracer.outputs)
     found = []
-    for name, terms in described.items():
+    for name, terms in pair.terms().items():
         fitting = [
             one
             for one in reductions
@@ -77,13 +78,26 @@ def trace(pair: Pair, party: str, case: Case, arch: str) -> tuple[Traced, ...]:
             problem = str(error)
         if order is not None:
             problem = _problem(declared, name, order)
-        found.append(Traced(party, arch, versions, name, order, problem))
+        found.append(Traced(party, arch, versions, name, order, problem, pair.form_of(party, case)))
     return tuple(found)
 
 
 def _problem(declared: Declaration | None, name: str, order: Order) -> str:
     if declared is None:
-        return "nothing is declared for these versions"
+        return UNDECLARED
     if name not in declared.orders:
         return "not declared"
     return first_difference(declared.orders[name], order)
+
+
+def as_declared(found: Iterable[Traced]) -> tuple[Declaration, ...]:
+    """What was traced as declarations without variants, one for each party, architecture and form."""
+    groups: dict[tuple[str, str, str], list[Traced]] = {}
+    for one in found:
+        groups.setdefault((one.party, one.arch, one.form), []).append(one)
+    return tuple(
+        Declaration(
+            party, members[0].toolchain, arch, {one.reduction: one.order for one in members if one.order}, {}, form
+        )
+        for (party, arch, form), members in groups.items()
+    )

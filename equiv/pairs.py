@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from equiv.records import AxisValue, Bits, Case, OutputSpec, TensorSpec
+    from equiv.rounding.declaration import Terms
 
 GROUP = "equiv.pairs"
 JOINT = "+"
@@ -117,6 +118,7 @@ class Pair:
         quantised: (case, inputs, declaration) -> pairs of codes and scales among the outputs
             (`equiv.rounding.scales.Quantised`), as a party that declares so computes them.
         soak: what keeps random cases quick.
+        terms: () -> name of a reduction -> what its terms are, for finding it in a trace (`equiv order`).
         misreadings: (case, inputs) -> (in words, changed inputs by name) that a kernel may have read instead, used to
             explain mismatches; without `misread` each keeps the places of all outputs.
         misread: (case, inputs, changed inputs, declaration, ledger) -> logical outputs of a kernel that reads so, cut
@@ -150,12 +152,16 @@ class Pair:
     forms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     form: Callable[[str, Case], str] | None = None
     quantised: Callable[[Case, Mapping[str, Bits], Any], tuple[Any, ...]] | None = None
+    terms: Callable[[], Mapping[str, Terms]] | None = None
     soak: Soak = field(default_factory=Soak)
 
     def declared(self, party: str, toolchain: Mapping[str, str], arch: str, case: Case) -> Any:  # noqa: ANN401
         """What the party declares of the form that serves a case, or None if that is unknown."""
-        form = self.form(party, case) if self.form and self.forms.get(party) else ""
-        return self.declaration(party, toolchain, arch, form)
+        return self.declaration(party, toolchain, arch, self.form_of(party, case))
+
+    def form_of(self, party: str, case: Case) -> str:
+        """The form of a party that serves a case, "" if it has one only."""
+        return self.form(party, case) if self.form and self.forms.get(party) else ""
 
 
 def late(entry: str, *first: str) -> Callable[..., Any]:

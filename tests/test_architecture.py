@@ -29,7 +29,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("wire", "workers"),
     ("journal", "plan", "report", "changed", "history", "drawn"),
     ("dump", "dump_compare", "bundle"),
-    ("commands", "running", "soak", "reporting", "debugging", "doctor", "bench", "mutate"),
+    ("commands", "running", "soak", "reporting", "debugging", "doctor", "bench", "mutate", "new_pair", "skeleton"),
     ("cli", "pytest_plugin"),
 )
 """From left to right: a module imports from its own layer and from those before it, never from one behind it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,7 +12,11 @@ from equiv.errors import UnsupportedError
 from equiv.order import Traced, smallest, trace
 from equiv.plan import cases
 from equiv.report.order import render
+from equiv.rounding.order_file import OrderFile
 from equiv.rounding.orders import Order, butterfly, chain, leaves
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PAIR = pairs.get("dsa_index")
 
@@ -45,8 +49,8 @@ def test_a_tampered_declaration_is_reported_with_the_first_node_that_differs() -
 
 
 def test_a_pair_without_described_terms_is_unsupported() -> None:
-    with pytest.raises(UnsupportedError, match="terms:other: no reduction of this pair is described"):
-        trace(replace(PAIR, name="other"), "oracle", cases(None, ["dsa_index"], [])[0], "sm_90a")
+    with pytest.raises(UnsupportedError, match="terms:dsa_index: no reduction of this pair is described"):
+        trace(replace(PAIR, terms=None), "oracle", cases(None, ["dsa_index"], [])[0], "sm_90a")
 
 
 @pytest.mark.parametrize(
@@ -73,3 +77,25 @@ def test_the_exit_code_is_one_for_a_wrong_order_and_three_for_what_could_not_be_
 def test_a_gpu_cannot_be_traced(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["order", "dsa_index", "--device", "cuda:0"]) == 2
     assert "device 'cuda:0' cannot be traced; known: emulated:sm_90a, emulated:sm_100a" in capsys.readouterr().err
+
+
+def test_as_json_the_orders_are_a_file_to_declare_with_whatever_is_declared_now(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    order = Order.of(4, chain(leaves(range(4))))
+
+    def fake(_pair: object, party: str, _case: object, arch: str) -> tuple[Traced, ...]:
+        lost = party == "candidate"
+        found = Traced(party, arch, {"triton": "1"}, "key.sum", order, "nothing is declared for these versions", "wide")
+        return (found, replace(found, reduction="more", order=None, problem="in 2 orders")) if lost else (found,)
+
+    monkeypatch.setattr("equiv.order.trace", fake)
+    assert cli.main(["order", "dsa_index", "--device", "emulated:sm_90a", "--json"]) == 1
+    said = capsys.readouterr()
+    assert said.err == "equiv: not traced: more of candidate on sm_90a: in 2 orders\n"
+    (tmp_path / "orders.json").write_text(said.out)
+    orders = OrderFile.read(tmp_path / "orders.json")
+    for party in ("oracle", "candidate"):
+        found = orders.find(party, {"triton": "1"}, "sm_90a", "wide")
+        assert found is not None
+        assert found.orders == {"key.sum": order}

@@ -39,6 +39,7 @@ PAIR = Pair(
         seconds=lambda case: 1.6 + 0.02 * whole(case, "batch"),
         most=3.0,
     ),
+    terms=lambda: importlib.import_module("equiv.rounding.declarations").TERMS["dsa_front"],
     ledger=lambda: importlib.import_module("equiv.rounding.front_ledger").LEDGER,
     forms={"candidate": ("split1", "split2", "split4")},
     form=late("equiv.dsa_front.parties:form"),

@@ -37,6 +37,7 @@ PAIR = Pair(
         seconds=lambda case: 0.1 + 0.003 * whole(case, "batch"),
         most=0.2,
     ),
+    terms=lambda: importlib.import_module("equiv.rounding.declarations").TERMS["dsa_index"],
     ledger=lambda: importlib.import_module("equiv.rounding.dsa_ledger").LEDGER,
 )
 """What the entry point `equiv.pairs` gives."""

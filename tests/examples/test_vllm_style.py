@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from installed import equiv, install
 
 PACKAGE = Path(__file__).parent / "vllm_style"
 
@@ -17,16 +14,7 @@ PACKAGE = Path(__file__).parent / "vllm_style"
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of a process that sees the installed package."""
-    source, site = (tmp_path_factory.mktemp(name) for name in ("source", "site"))
-    shutil.copytree(PACKAGE, source, dirs_exist_ok=True)
-    command = ["-m", "pip", "install", "-q", "--no-deps", "--no-index", "--no-build-isolation", "--target"]
-    subprocess.run([sys.executable, *command, str(site), str(source)], check=True)
-    return os.environ | {"PYTHONPATH": os.pathsep.join([str(site), os.environ["PYTHONPATH"]])}
-
-
-def equiv(environment: dict[str, str], folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "equiv.cli", *arguments]
-    return subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
+    return install(PACKAGE, tmp_path_factory.mktemp("package"))
 
 
 def test_the_installed_kernel_is_listed_with_what_it_can_and_cannot_do(

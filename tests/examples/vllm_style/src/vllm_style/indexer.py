@@ -11,6 +11,7 @@ import cutlass
 from cuda.bindings import driver
 from cutlass import BFloat16, Float32, Int32, Uint32, cute
 from cutlass.cute.runtime import from_dlpack
+from cutlass.cutlass_dsl import CuTeDSL
 
 if TYPE_CHECKING:
     import torch
@@ -20,6 +21,12 @@ WARPS = 8
 TOP = 448.0
 """Largest E4M3 value."""
 LEAST = 1e-10
+_compiled = {}
+
+
+def architecture():
+    """What CuTe DSL compiles for now."""
+    return str(CuTeDSL._get_dsl().envar.arch)
 
 
 @cute.kernel
@@ -92,4 +99,7 @@ def quantise_query(
         for one in (query, weights, codes.view(torch.uint32), folded)
     ]
     operands = (*tensors, Float32(factor), driver.CUstream(stream))
-    cute.compile(launch, *operands)(*operands)
+    key = (architecture(), query.is_cuda)
+    if key not in _compiled:
+        _compiled[key] = cute.compile(launch, *operands)
+    _compiled[key](*operands)

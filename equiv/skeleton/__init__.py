@@ -1,0 +1,1 @@
+"""The files that `equiv new-pair` writes, below `files/`; they are never imported from here."""
