@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from equiv import commands, debugging, new_pair, reporting, running, soak
 from equiv.arguments import seconds
+from equiv.determinism import command as determinism
 from equiv.errors import EquivError
 from equiv.mutate import command as mutating
 from equiv.plan import DEFAULT_DEVICE
@@ -68,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     running.add_parser(commands_, _selecting)
     soak.add_parser(commands_)
     new_pair.add_parser(commands_)
+    determinism.add_parser(commands_, _selecting)
     reporting.add_parser(commands_)
     debugging.add_parsers(commands_)
     mutating.add_parser(commands_)

@@ -1,4 +1,4 @@
-"""Where kernels run: `device("emulated:sm_90a")`, `device("emulated:sm_100a")`, `device("cuda:0")`.
+"""Where kernels run: `device("emulated:sm_90a")`, `device("emulated:sm_100a")`, `device("cuda:0")`, `device("cuda")`.
 
     chosen = equiv.device.device("emulated:sm_100a")
     with chosen.active():
@@ -9,12 +9,13 @@ Importing this module loads neither torch nor a compiler; asking for a device ma
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from equiv import packages
+from equiv import gpus, packages
 from equiv.errors import DeviceError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def device(name: str, *, check: str | None = None) -> Device:
     if kind == "cuda" and check:
         raise UsageError(f"{name} cannot check for {check}; emulated devices can")
     if kind == "cuda":
-        return CudaDevice(int(which))
+        return CudaDevice(name)
     from equiv.emulator.device import EmulatedDevice
 
     return EmulatedDevice(which, check=check)
@@ -105,23 +106,28 @@ def check_name(name: str) -> None:
         UsageError: no such device; those that exist are listed.
     """
     names = [f"emulated:{arch}" for arch in EMULATED]
-    if name not in names and not re.fullmatch(r"cuda:[0-9]{1,3}", name):
-        raise UsageError(f"no device named {name!r}; known: {', '.join(names)}, cuda:N")
+    if name not in names and not re.fullmatch(r"cuda(:[0-9]{1,3})?", name):
+        raise UsageError(f"no device named {name!r}; known: {', '.join(names)}, cuda:N, cuda")
 
 
 class CudaDevice:
-    """A GPU, through torch and the drivers that Triton and CuTe DSL bring."""
+    """A GPU, through torch and the drivers that Triton and CuTe DSL bring.
+
+    `cuda:N` is the N-th that the caller shows, `cuda` the one that this process is pinned to, or the first.
+    """
 
     kind = "cuda"
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, name: str) -> None:
         packages.imported("torch")
         import torch
 
-        self.name = self.torch_device = f"cuda:{index}"
+        index = gpus.index(name)
+        self.name, self.torch_device = name, f"cuda:{index}"
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if index >= count:
-            raise UnsupportedError("gpu", f"{self.name} asked for, {count} present")
+            shown = f" of {gpus.VISIBLE}={os.environ[gpus.VISIBLE]}" if gpus.VISIBLE in os.environ else ""
+            raise UnsupportedError("gpu", f"{self.name} asked for, {count} present{shown}")
         capability = torch.cuda.get_device_capability(index)
         if capability not in CAPABILITIES:
             shown = ", ".join(f"{major}.{minor}" for major, minor in CAPABILITIES)

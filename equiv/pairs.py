@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from equiv import entries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import numpy as np
     import numpy.typing as npt
@@ -99,6 +99,21 @@ class Envelope(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Subset:
+    """Some requests of a batch as a batch of their own.
+
+    Attributes:
+        case: the case with that batch.
+        inputs: bits of its tensors: the requests' rows, and whole what all requests share.
+        part: outputs of the whole batch -> those that these requests alone must give too, by the same names.
+    """
+
+    case: Case
+    inputs: Mapping[str, Bits]
+    part: Callable[[Mapping[str, Bits]], dict[str, Bits]]
+
+
+@dataclass(frozen=True, slots=True)
 class Pair:
     """One operator, three ways.
 
@@ -127,6 +142,9 @@ class Pair:
         place: (case, inputs, output, index) -> where that element is, in words; None: the names of `dims` are used.
         shared: (case, inputs, output, indices [n, dims]) -> what these elements have in common in the pair's own terms,
             "" for nothing; None: only what the dimensions show is said.
+        subset: (case, inputs, requests) -> those of the `batch` alone, in that order; None: nobody can ask.
+        recut: case -> (in words, a case that must give the candidate's same bits from the same inputs): other values
+            of axes that only say how work is shared out, the number of CTAs for one.
     """
 
     name: str
@@ -154,6 +172,8 @@ class Pair:
     quantised: Callable[[Case, Mapping[str, Bits], Any], tuple[Any, ...]] | None = None
     terms: Callable[[], Mapping[str, Terms]] | None = None
     soak: Soak = field(default_factory=Soak)
+    subset: Callable[[Case, Mapping[str, Bits], Sequence[int]], Subset] | None = None
+    recut: Callable[[Case], Iterator[tuple[str, Case]]] | None = None
 
     def declared(self, party: str, toolchain: Mapping[str, str], arch: str, case: Case) -> Any:  # noqa: ANN401
         """What the party declares of the form that serves a case, or None if that is unknown."""

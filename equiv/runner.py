@@ -10,6 +10,7 @@ import contextlib
 import os
 import traceback
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +20,14 @@ from equiv.errors import DeviceError, EquivError, UnsupportedError
 from equiv.records import Side
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from equiv.device import Device
     from equiv.pairs import Pair, Party
     from equiv.records import Bits, Case
+
+    Around = Callable[[Callable[[], None], Callable[[], None]], None]
 
 CHUNK = 1 << 24
 """Bytes of a sparse tensor that a GPU looks through at a time."""
@@ -72,7 +75,15 @@ def capture_name(case: Case, party: str, arch: str) -> str:
 
 
 def run_party(
-    pair: Pair, name: str, case: Case, inputs: Mapping[str, Bits], device: Device, *, record: Path | None = None
+    pair: Pair,
+    name: str,
+    case: Case,
+    inputs: Mapping[str, Bits],
+    device: Device,
+    *,
+    record: Path | None = None,
+    poison: int | None = None,
+    around: Around | None = None,
 ) -> Side:
     """Runs the oracle or the candidate.
 
@@ -83,6 +94,8 @@ def run_party(
         name: `oracle` or `candidate`.
         inputs: logical bits of every `input` and `inout` tensor.
         record: the folder that gets the launch records of this run, or None.
+        poison: seed of the bits in memory that nothing wrote, by default the case's own.
+        around: gets (the call of the party, what puts the memory of a GPU back as it was) and runs it; None: a call.
 
     Raises:
         UnsupportedError: as `able`.
@@ -93,7 +106,8 @@ def run_party(
     party: Party = getattr(pair, name)
     packages.imported("torch")
     packages.check(packages.needed(device, party.packages))
-    buffers = [GuardedBuffer(spec, case.seed, name) for spec in pair.layout(case)]
+    seed = case.seed if poison is None else poison
+    buffers = [GuardedBuffer(spec, seed, name) for spec in pair.layout(case)]
     try:
         for buffer in buffers:
             buffer.place(inputs[buffer.spec.name] if buffer.spec.role != "output" else None)
@@ -105,7 +119,11 @@ def run_party(
                 stack.callback(device.unregister, tensor)
             if record:
                 stack.enter_context(device.recorded(record, capture_name(case, name, device.arch)))
-            function(case, {tensor: place.tensor for tensor, place in placed.items()})
+            call = partial(function, case, {tensor: place.tensor for tensor, place in placed.items()})
+            if around:
+                around(call, partial(_push, placed.values()))
+            else:
+                call()
             device.synchronize()
             launches = tuple(device.launches)
             notes = device.remarks()
@@ -123,6 +141,11 @@ def run_party(
     finally:
         for buffer in buffers:
             buffer.close()
+
+
+def _push(places: Iterable[Placed]) -> None:
+    for place in places:
+        place.push()
 
 
 @contextlib.contextmanager
@@ -158,9 +181,18 @@ class Placed:
         self.memory = image
         if self.device != "cpu":
             self.memory = torch.zeros(image.numel(), dtype=torch.uint8, device=self.device)
-            for start, end in self.buffer.image.extents():
-                self.memory[start:end].copy_(image[start:end])
+            self.push()
         self.tensor = self._tensor()
+
+    def push(self) -> None:
+        """Puts the host image onto a GPU: until `pull`, what the run starts from."""
+        if self.device == "cpu":
+            return
+        import torch
+
+        image = torch.from_numpy(self.buffer.image.bytes)
+        for start, end in self.buffer.image.extents():
+            self.memory[start:end].copy_(image[start:end])
 
     def _tensor(self) -> Any:  # noqa: ANN401  a torch.Tensor; torch is not known to the checker
         import torch

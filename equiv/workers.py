@@ -20,13 +20,17 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from equiv import gpus
 from equiv.errors import DeviceError, UnsupportedError
 from equiv.records import Case, Status, Verdict
 from equiv.wire import Planned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
     from multiprocessing.context import SpawnProcess
+
+    from equiv.device import Device
+    from equiv.pairs import Pair
 
 TAIL = 2000
 """Bytes of a dead worker's output that its verdict quotes."""
@@ -82,22 +86,48 @@ def default_jobs() -> int:
 
 def run_task(task: Task) -> Verdict:
     """Verifies one task in this process; whatever goes wrong short of the process's death is in the verdict."""
+
+    def judge(pair: Pair, device: Device) -> Verdict:
+        from equiv.verify import verify
+
+        record = Path(task.record) if task.record else None
+        return verify(pair, task.case, device, again=task.again, record=record)
+
+    return guarded(task, judge)
+
+
+_BROKEN: dict[str, str] = {}
+"""Device -> the case that left it unusable for this process."""
+
+
+def guarded(task: Task, judge: Callable[[Pair, Device], Verdict]) -> Verdict:
+    """What `judge` says of a task; whatever goes wrong short of the process's death is in the verdict.
+
+    After some errors every call to a GPU fails until the process ends ("sticky"): what comes after one is NOT_RUN.
+    """
     from equiv import pairs
     from equiv.device import device
-    from equiv.verify import verify
 
-    record = Path(task.record) if task.record else None
+    if task.device in _BROKEN:
+        said = f"not reached: {_BROKEN[task.device]} left {task.device} unusable for this process"
+        return task.stopped(Status.NOT_RUN, said)
+    place: Device | None = None
     try:
         pair = pairs.get(task.case.pair)
-        return task.marked(
-            verify(pair, task.case, device(task.device, check=task.check or None), again=task.again, record=record)
-        )
+        place = device(task.device, check=task.check or None)
+        verdict = task.marked(judge(pair, place))
     except UnsupportedError as error:
-        return task.stopped(Status.UNSUPPORTED, str(error))
+        verdict = task.stopped(Status.UNSUPPORTED, str(error))
     except DeviceError as error:
-        return task.stopped(Status.ERROR, str(error))
+        verdict = task.stopped(Status.ERROR, str(error))
     except (Exception, SystemExit):  # noqa: BLE001  a fault of equiv or of a pair: ERROR with all there is to say
-        return task.stopped(Status.ERROR, traceback.format_exc().strip())
+        verdict = task.stopped(Status.ERROR, traceback.format_exc().strip())
+    if place is not None and verdict.status is Status.ERROR:
+        try:
+            place.synchronize()
+        except DeviceError:
+            _BROKEN[task.device] = task.case.name
+    return verdict
 
 
 def run_plan(
@@ -112,19 +142,32 @@ def run_plan(
         run: what a worker does with a task; a function of a module, because it travels by name.
 
     A worker that dies gives its case ERROR with its exit and the end of its output; one that needs more than `timeout`
-    seconds for a case is killed, ERROR as well. Others go on. Closing the iterator (Ctrl-C) ends all workers.
+    seconds for a case is killed, ERROR as well. Others go on. A worker on a GPU is replaced after an ERROR, which may
+    have left the GPU unusable for its process. Closing the iterator (Ctrl-C) ends all workers.
+
+    Workers on GPUs are pinned each to one of those that the caller shows, as evenly as their number allows.
+
+    Raises:
+        UsageError: the caller's list of GPUs has a bad entry.
     """
-    waiting = deque(tasks)
+    waiting = _Waiting(tasks)
     workers: list[_Worker] = []
     try:
         while waiting or any(worker.task for worker in workers):
             workers = [worker for worker in workers if worker.usable]
             for worker in workers:
-                if waiting and worker.task is None:
-                    worker.give(_next(waiting, worker, workers))
+                if worker.task is None and (task := waiting.take(worker, workers)):
+                    worker.give(task)
+            for worker in workers:
+                if waiting and worker.task is None and len(workers) >= jobs:
+                    worker.end()  # nothing is left that it could do where it is
+            workers = [worker for worker in workers if worker.usable]
             while waiting and len(workers) < jobs:
-                workers.append(_Worker(timeout, run))
-                workers[-1].give(_next(waiting, workers[-1], workers))
+                place = waiting.emptiest([worker.place for worker in workers])
+                workers.append(_Worker(timeout, run, place))
+                task = waiting.take(workers[-1], workers)
+                assert task is not None, f"nothing to do at {place}"
+                workers[-1].give(task)
             busy = [worker for worker in workers if worker.task]
             patience = max(0.0, min(worker.deadline for worker in busy) - time.monotonic())
             wait([worker.connection for worker in busy], min(patience, GLANCE))
@@ -148,12 +191,61 @@ def _next(waiting: deque[Task], worker: _Worker, workers: Sequence[_Worker]) -> 
     return task
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a worker can be: pinned to an entry of the caller's GPUs for tasks of one device; `device` "": anywhere."""
+
+    device: str = ""
+    entry: str = ""
+
+
+class _Waiting:
+    """Tasks that nobody has begun, by the device that a worker must be pinned for; "" where it need not be pinned."""
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        entries = gpus.pins(task.device for task in tasks)
+        self._places = {device: [_Place(device, entry) for entry in mine] for device, mine in entries.items()}
+        self._places[""] = [_Place()]
+        self._tasks: dict[str, deque[Task]] = {}
+        for task in tasks:
+            self._tasks.setdefault(task.device if task.device in entries else "", deque()).append(task)
+
+    def __bool__(self) -> bool:
+        return any(self._tasks.values())
+
+    def take(self, worker: _Worker, workers: Sequence[_Worker]) -> Task | None:
+        """The next task that can be done where the worker is."""
+        mine = self._tasks.get(worker.place.device)
+        return _next(mine, worker, workers) if mine else None
+
+    def emptiest(self, taken: Sequence[_Place]) -> _Place:
+        """Where there is something to do and the fewest workers are."""
+        useful = [place for device, tasks in self._tasks.items() if tasks for place in self._places[device]]
+        return min(useful, key=taken.count)
+
+
+@contextlib.contextmanager
+def _environment(changes: Mapping[str, str]) -> Iterator[None]:
+    """What a process that is started inside the block inherits besides."""
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
 class _Worker:
     """One worker process and the case it has in hand."""
 
-    def __init__(self, timeout: float, run: Callable[[Task], Verdict]) -> None:
+    def __init__(self, timeout: float, run: Callable[[Task], Verdict], place: _Place) -> None:
         context = multiprocessing.get_context("spawn")
         self.timeout = timeout
+        self.place = place
         self.deadline = 0.0
         self.task: Task | None = None
         self.kind = ""
@@ -164,7 +256,8 @@ class _Worker:
         self._process: SpawnProcess = context.Process(
             target=_serve, args=(theirs, self._output.fileno(), run, os.getpid()), daemon=True
         )
-        self._process.start()
+        with _environment(gpus.pinned(place.device, place.entry) if place.device else {}):
+            self._process.start()
         theirs.close()
 
     def give(self, task: Task) -> None:
@@ -185,6 +278,10 @@ class _Worker:
                 verdict = self.connection.recv()
                 if not isinstance(verdict, Verdict) or Planned.of(verdict) != task.planned:
                     verdict = self._lost(task, f"the worker answered something else: {verdict!r:.200}")
+                elif task.device == "cuda":
+                    verdict = replace(verdict, notes=(*verdict.notes, f"on GPU {self.place.entry or 'none'}"))
+                if task.device.startswith("cuda") and verdict.status is Status.ERROR:
+                    self.end()
             elif not alive:
                 verdict = self._lost(task, f"the worker died: {_exit(self._process.exitcode)}")
             elif time.monotonic() < self.deadline:

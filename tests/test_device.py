@@ -59,11 +59,11 @@ def fused(x: torch.Tensor, scale: float, other: torch.Tensor | float) -> torch.T
     return total.float()
 
 
-@pytest.mark.parametrize("name", ["emulated:sm_80", "emulated", "cuda", "cuda:-1", "cuda:x", "tpu:0", ""])
+@pytest.mark.parametrize("name", ["emulated:sm_80", "emulated", "cuda:", "cuda:-1", "cuda:x", "tpu:0", ""])
 def test_a_name_that_does_not_exist_lists_those_that_do(name: str) -> None:
     with pytest.raises(UsageError) as caught:
         equiv.device.device(name)
-    assert str(caught.value) == f"no device named {name!r}; known: emulated:sm_90a, emulated:sm_100a, cuda:N"
+    assert str(caught.value) == f"no device named {name!r}; known: emulated:sm_90a, emulated:sm_100a, cuda:N, cuda"
 
 
 def test_importing_the_module_loads_neither_torch_nor_a_compiler() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import signal
 import subprocess
@@ -12,11 +13,13 @@ from collections import Counter, deque
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import equiv_fake
 import pytest
 
-from equiv import workers
+from equiv import gpus, workers
+from equiv.errors import UsageError
 from equiv.records import Case, Status, Verdict
 from equiv.workers import Task, run_plan, run_task
 
@@ -152,18 +155,105 @@ def test_workers_do_not_outlive_a_run_that_is_killed_and_leave_no_files(tmp_path
     (tmp_path / "tmp").mkdir()
     environment = os.environ | {"TMPDIR": str(tmp_path / "tmp")}
     process = subprocess.Popen([sys.executable, "main.py"], cwd=tmp_path, env=environment)
-    workers: list[int] = []
-    while not workers:
+    started: list[int] = []
+    while not started:
         time.sleep(0.1)
-        workers = _children(process.pid)
+        started = _children(process.pid)
     time.sleep(2)
     process.kill()
     process.wait()
     assert list((tmp_path / "tmp").iterdir()) == []
     for _ in range(50):
-        if not any(_command(worker) for worker in workers):
+        if not any(_command(worker) for worker in started):
             return
         time.sleep(0.1)
-    for worker in workers:
+    for worker in started:
         os.kill(worker, signal.SIGKILL)
     pytest.fail("a worker runs on 5 s after its parent was killed")
+
+
+def on(device: str, behaviour: str, name: str = "") -> Task:
+    made = task(behaviour, name)
+    return Task(made.case, device, made.again)
+
+
+def told(monkeypatch: pytest.MonkeyPatch, visible: str, devices: list[str], jobs: int) -> dict[str, list[Any]]:
+    """Case -> [process, CUDA_VISIBLE_DEVICES, name of the device, CUDA modules loaded] in its worker."""
+    monkeypatch.setenv(gpus.VISIBLE, visible)
+    tasks = [on(device, "tells", f"{device} {number}") for number in range(6) for device in devices]
+    found = list(run_plan(tasks, jobs, 60, equiv_fake.answer))
+    assert os.environ[gpus.VISIBLE] == visible
+    assert gpus.PINNED not in os.environ
+    assert len(found) == len(tasks)
+    return {verdict.case.partition("::")[2]: json.loads(verdict.summary) for verdict in found}
+
+
+def test_workers_of_a_gpu_see_the_caller_s_entry_for_it_alone_before_cuda_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = told(monkeypatch, "GPU-aa,GPU-bb,MIG-cc/1/0", ["cuda:1", "cuda:2", "emulated:sm_90a"], 3)
+    wanted = {"cuda:1": ["GPU-bb", "cuda:1"], "cuda:2": ["MIG-cc/1/0", "cuda:2"]}
+    for name, (_, *said, loaded) in found.items():
+        assert said == wanted.get(name.split()[0], ["GPU-aa,GPU-bb,MIG-cc/1/0", None])
+        assert loaded == []
+
+
+def test_one_worker_serves_one_gpu_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = told(monkeypatch, "4,6", ["cuda:0", "cuda:1"], 1)
+    assert {name.split()[0]: said[1] for name, said in found.items()} == {"cuda:0": "4", "cuda:1": "6"}
+    assert len({said[0] for said in found.values()}) == 2
+
+
+def test_all_visible_gpus_get_as_many_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(gpus.VISIBLE, "3,5")
+    waiting = workers._Waiting([on("cuda", "tells", str(number)) for number in range(9)])
+    taken: list[Any] = []
+    for _ in range(5):
+        taken.append(waiting.emptiest(taken))
+    assert [place.entry for place in taken] == ["3", "5", "3", "5", "3"]
+    (verdict,) = run_plan([on("cuda", "tells")], 2, 60, equiv_fake.answer)
+    assert json.loads(verdict.summary)[1:3] == ["3", "cuda"]
+    assert verdict.notes == ("on GPU 3",)
+
+
+def test_a_bad_list_stops_a_run_on_gpus_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(gpus.VISIBLE, "0,first")
+    assert ran(task("good"))["good"].status is Status.IDENTICAL
+    with pytest.raises(UsageError, match="entry 2, 'first', is no index"):
+        list(run_plan([on("cuda:0", "good")], 1, 60, equiv_fake.answer))
+
+
+def test_a_worker_on_a_gpu_is_replaced_after_an_error_and_one_elsewhere_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(gpus.VISIBLE, "0")
+    for device, processes in (("cuda:0", 3), ("emulated:sm_100a", 1)):
+        tasks = [on(device, "fails", "a"), on(device, "fails", "b"), on(device, "good", "c")]
+        found = list(run_plan(tasks, 1, 60, equiv_fake.answer))
+        assert [verdict.status for verdict in found] == [Status.ERROR, Status.ERROR, Status.IDENTICAL]
+        assert len({verdict.summary.split()[-1] for verdict in found}) == processes
+
+
+STUCK = "CUDA error: an illegal memory access was encountered"
+
+
+def test_what_kills_its_process_or_breaks_its_gpu_costs_its_own_case_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(gpus.VISIBLE, "0")
+    names = ("good", "sticks", "killed", "last")
+    tasks = [on("cuda:0", "good" if name == "last" else name, name) for name in names]
+    found = {v.case.partition("::")[2]: v for v in run_plan(tasks, 1, 60, equiv_fake.run_on_host)}
+    assert {name: str(verdict.status) for name, verdict in found.items()} == {
+        "good": "IDENTICAL", "sticks": "ERROR", "killed": "ERROR", "last": "IDENTICAL",
+    }  # fmt: skip
+    assert found["sticks"].summary == f"candidate: DeviceError: cuda:0: {STUCK}"
+    assert found["killed"].summary == "the worker died: signal SIGKILL; it printed nothing"
+
+
+def test_in_one_process_nothing_is_judged_after_the_gpu_broke(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.import_module("equiv.device"), "device", equiv_fake.HostDevice)
+    monkeypatch.setattr(equiv_fake.HostDevice, "stuck", "")
+    monkeypatch.setattr(workers, "_BROKEN", {})
+    names = ("raises", "good", "sticks", "good", "wrong")
+    found = [run_task(on("cuda:0", name)) for name in names]
+    assert [str(verdict.status) for verdict in found] == ["ERROR", "IDENTICAL", "ERROR", "NOT_RUN", "NOT_RUN"]
+    assert found[-1].summary == "not reached: fake::sticks left cuda:0 unusable for this process"

@@ -12,6 +12,7 @@ import importlib
 from equiv.dsa_front.regimes import REGIMES, inputs
 from equiv.dsa_front.tensors import AXES, layout, output_specs
 from equiv.dsa_index.regimes import check
+from equiv.dsa_index.subset import subset
 from equiv.dsa_index.tensors import outputs, place, shared, whole
 from equiv.pairs import Pair, Party, Soak, late
 
@@ -40,6 +41,7 @@ PAIR = Pair(
         most=3.0,
     ),
     terms=lambda: importlib.import_module("equiv.rounding.declarations").TERMS["dsa_front"],
+    subset=subset,
     ledger=lambda: importlib.import_module("equiv.rounding.front_ledger").LEDGER,
     forms={"candidate": ("split1", "split2", "split4")},
     form=late("equiv.dsa_front.parties:form"),

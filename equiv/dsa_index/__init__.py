@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 
 from equiv.dsa_index.regimes import REGIMES, check, inputs
+from equiv.dsa_index.subset import subset
 from equiv.dsa_index.tensors import AXES, layout, output_specs, outputs, place, shared, whole
 from equiv.pairs import Pair, Party, Soak, late
 
@@ -38,6 +39,7 @@ PAIR = Pair(
         most=0.2,
     ),
     terms=lambda: importlib.import_module("equiv.rounding.declarations").TERMS["dsa_index"],
+    subset=subset,
     ledger=lambda: importlib.import_module("equiv.rounding.dsa_ledger").LEDGER,
 )
 """What the entry point `equiv.pairs` gives."""

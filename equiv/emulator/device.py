@@ -79,16 +79,26 @@ class EmulatedDevice:
     Attributes:
         current: the devices whose blocks this process is in, innermost last.
         launches: what ran since the outermost `active` block began.
-        check, checks: of every launch, as `equiv.emulator.engine.launch` explains them.
+        check, checks, seed, completion: of every launch, as `equiv.emulator.engine.launch` explains them.
     """
 
     kind = "emulated"
     current: ClassVar[list[EmulatedDevice]] = []
     torch_device = "cpu"
 
-    def __init__(self, arch: str, *, check: str | None = None, checks: bool = True) -> None:
+    def __init__(
+        self,
+        arch: str,
+        *,
+        check: str | None = None,
+        checks: bool = True,
+        seed: int | None = None,
+        completion: str = "eager",
+    ) -> None:
         self.check = check
         self.checks = checks
+        self.seed = seed
+        self.completion = completion
         self.arch = arch
         self.name = f"emulated:{arch}"
         self.capability = CAPABILITIES[arch]
@@ -230,7 +240,14 @@ class EmulatedDevice:
             try:
                 config = engine.LaunchConfig(launch.grid, launch.block, launch.cluster, launch.dynamic_shared)
                 stats = engine.launch(
-                    prepared.program, config, launch.params, self.memory, check=self.check, checks=self.checks
+                    prepared.program,
+                    config,
+                    launch.params,
+                    self.memory,
+                    seed=self.seed,
+                    completion=self.completion,
+                    check=self.check,
+                    checks=self.checks,
                 )
             except IllegalAccessError as caught:
                 error = caught

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 
 from equiv.kda.regimes import REGIMES, check, inputs
+from equiv.kda.subset import recut, subset
 from equiv.kda.tensors import AXES, FORMS, form, layout, output_specs, outputs, seconds
 from equiv.kda.words import place, shared
 from equiv.pairs import Pair, Party, Soak, late
@@ -42,5 +43,7 @@ PAIR = Pair(
     misread=late("equiv.kda.misreadings:misread"),
     forms=FORMS,
     form=form,
+    subset=subset,
+    recut=recut,
 )
 """What the entry point `equiv.pairs` gives."""

@@ -7,6 +7,7 @@ worker processes and pytest runs inside tests see it as soon as this folder is o
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -17,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from equiv.errors import IllegalAccessError, UnsupportedError
+from equiv import gpus
+from equiv.errors import DeviceError, IllegalAccessError, UnsupportedError
 from equiv.pairs import Axis, Pair, Party
 from equiv.records import Case, OutputSpec, Status, TensorSpec, Verdict
 from equiv.rounding.declaration import Declaration
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 BEHAVIOURS = (
     "good", "carries", "wrong", "overruns", "writes_input", "raises", "segfaults", "exits", "hangs",
-    "illegal", "needs_moon", "quits", "forks", "prints",
+    "illegal", "needs_moon", "quits", "forks", "prints", "killed", "sticks", "counts", "reads_poison", "reads_scratch",
 )  # fmt: skip
 
 
@@ -94,6 +96,7 @@ def oracle(case: Case, tensors: Mapping[str, Any]) -> None:
 
 
 def candidate(case: Case, tensors: Mapping[str, Any]) -> None:
+    before = tensors["y"][0].clone()
     oracle(case, tensors)
     match case.axes["behaviour"]:
         case "carries":
@@ -126,6 +129,23 @@ def candidate(case: Case, tensors: Mapping[str, Any]) -> None:
             os.write(1, b"a line of C\n")
         case "needs_moon":
             raise UnsupportedError("package:moon")
+        case "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "sticks":
+            HostDevice.stuck = "CUDA error: an illegal memory access was encountered"
+        case "counts":
+            CALLS.append(None)
+            _bump(tensors["y"], len(CALLS) % len(tensors["y"]))
+        case "reads_poison":
+            tensors["y"][0] = before
+        case "reads_scratch":
+            import torch
+
+            tensors["y"].fill_(torch.empty(64).isnan().sum())
+
+
+CALLS: list[None] = []
+"""Of the candidate that counts: one entry a call in this process."""
 
 
 def _bump(tensor: Any, index: int) -> None:
@@ -176,9 +196,14 @@ UNKNOWN = make("fake_unknown", declaration=unknown)
 
 
 class HostDevice:
-    """A device that runs nothing: parties work on torch CPU tensors directly."""
+    """A device that runs nothing: parties work on torch CPU tensors directly.
+
+    Attributes:
+        stuck: what every wait of this process for a device fails with, as after a sticky CUDA error; "" for nothing.
+    """
 
     kind = "host"
+    stuck = ""
     torch_device = "cpu"
 
     def __init__(self, name: str = "emulated:sm_100a", *, check: str | None = None) -> None:
@@ -186,7 +211,7 @@ class HostDevice:
             raise UnsupportedError("arch:sm_0", "nobody has it")
         self.name = name
         self.check = check
-        self.arch = name.partition(":")[2]
+        self.arch = "sm_90a" if name.startswith("cuda") else name.partition(":")[2]
         self.launches: list[Any] = []
         self.registered: dict[str, bool] = {}
 
@@ -208,7 +233,8 @@ class HostDevice:
         del self.registered[name]
 
     def synchronize(self) -> None:
-        pass
+        if self.stuck:
+            raise DeviceError(f"{self.name}: {self.stuck}")
 
     def remarks(self) -> tuple[str, ...]:
         return ()
@@ -237,6 +263,12 @@ def answer(task: Task) -> Verdict:
             os._exit(7)
         case "answers_for_another":
             return replace(task.stopped(Status.IDENTICAL, "good"), case="fake::another")
+        case "tells":  # which process, and what it may see of the GPUs
+            said = {name: os.environ.get(name) for name in (gpus.VISIBLE, gpus.PINNED)}
+            loaded = [name for name in ("torch", "cuda") if name in sys.modules]
+            return task.stopped(Status.IDENTICAL, json.dumps([os.getpid(), *said.values(), loaded]))
+        case "fails":
+            return task.stopped(Status.ERROR, f"failed in {os.getpid()}")
         case "hangs":
             print("waiting for the barrier", flush=True)
             time.sleep(3600)

@@ -1,0 +1,44 @@
+"""Memory that a party did not fill is full of other bits."""
+
+from __future__ import annotations
+
+import torch
+
+from equiv.determinism import ways
+
+
+def made(seed: int) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = {}
+
+    def call() -> None:
+        found["f32"] = torch.empty((3, 5))
+        found["bf16"] = torch.empty_like(torch.zeros(7, dtype=torch.bfloat16))
+        found["strided"] = torch.empty_strided((2, 3), (8, 1))
+        found["new"] = found["f32"].new_empty(9)
+        found["i32"] = torch.empty(64, dtype=torch.int32)
+        found["bytes"] = torch.empty(3, dtype=torch.uint8)
+        found["none"] = torch.empty(0)
+        found["zeros"] = torch.zeros(4)
+
+    ways.dirtied(seed)(call, lambda: None)
+    return found
+
+
+def test_every_unfilled_float_is_nan_and_what_was_filled_stays() -> None:
+    found = made(1)
+    for name in ("f32", "bf16", "strided", "new"):
+        assert found[name].isnan().all(), name
+    assert found["zeros"].tolist() == [0.0] * 4
+    assert len(set(found["i32"].tolist())) > 60
+    assert found["none"].numel() == 0
+
+
+def test_the_bits_follow_the_seed() -> None:
+    one, again, other = (made(seed)["i32"] for seed in (1, 1, 2))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+
+
+def test_outside_the_call_memory_is_torch_s_own() -> None:
+    made(1)
+    assert torch.zeros(8).add(torch.empty(8).zero_()).tolist() == [0.0] * 8
