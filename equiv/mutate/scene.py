@@ -136,8 +136,13 @@ class Scene:
         for buffer in self.buffers:
             buffer.close()
 
-    def play(self, programs: Mapping[tuple[str, str], engine.Program], **how: Any) -> None:  # noqa: ANN401
-        """Launches everything again from the start, with these programs; `how` goes to `engine.launch`.
+    def play(
+        self,
+        programs: Mapping[tuple[str, str], engine.Program],
+        launching: Callable[..., Any] = engine.launch,
+        **how: Any,  # noqa: ANN401
+    ) -> None:
+        """Launches everything again from the start, with these programs; `how` goes to `launching`.
 
         Raises:
             EmulatorError, DeviceError: what stops a launch.
@@ -158,7 +163,7 @@ class Scene:
             config = engine.LaunchConfig(launch.grid, launch.block, launch.cluster, launch.dynamic_shared)
             program = programs[launch.image, launch.kernel]
             budget = how.pop("budget", None) or step.instructions * SLACK + GRACE
-            engine.launch(program, config, launch.params, memory, budget=budget, **how)
+            launching(program, config, launch.params, memory, budget=budget, **how)
 
     def difference(self) -> str:
         """What is not as the sound run left it, in words, or "": elements of outputs and bytes that must not change.
@@ -168,7 +173,7 @@ class Scene:
         """
         if all(map(_unchanged, self.buffers, self._after)):
             return ""
-        outputs = self._outputs()
+        outputs = self.outputs()
         undefined = self.pair.undefined(self.case, self.inputs)
         for name, expected in self._expected.items():
             differs = np.asarray(outputs[name] != expected)
@@ -179,7 +184,8 @@ class Scene:
         faults = [fault for buffer in self.buffers for fault in buffer.faults()]
         return faults[0] if faults else ""
 
-    def _outputs(self) -> dict[str, Bits]:
+    def outputs(self) -> dict[str, Bits]:
+        """Copies of the logical outputs as the last play left them."""
         found = self.pair.outputs(
             self.case, self.inputs, {buffer.spec.name: buffer.elements for buffer in self.buffers}
         )
@@ -192,7 +198,7 @@ class Scene:
     def keep_end(self) -> None:
         """Takes the memory as it is for what a sound play leaves behind."""
         self._after = [_saved(buffer) for buffer in self.buffers]
-        self._expected = self._outputs()
+        self._expected = self.outputs()
 
 
 def _saved(buffer: GuardedBuffer) -> list[tuple[int, Bytes]]:
@@ -211,8 +217,8 @@ def _unchanged(buffer: GuardedBuffer, saved: list[tuple[int, Bytes]]) -> bool:
     )
 
 
-def record(pair: Pair, case: Case, arch: str) -> Scene:
-    """Runs the sound candidate and keeps everything.
+def record(pair: Pair, case: Case, arch: str, party: str = "candidate", *, sound: bool = True) -> Scene:
+    """Runs a party, the candidate, and keeps everything; `sound`: it must not change bytes that it must not.
 
     Raises:
         UnsupportedError: a package is missing; or the host computes something after a launch, or from its results, so
@@ -222,21 +228,21 @@ def record(pair: Pair, case: Case, arch: str) -> Scene:
     packages.imported("torch")
     device = _Recording(arch)
     inputs = pair.inputs(case)
-    scene = Scene(pair, case, inputs, [GuardedBuffer(spec, case.seed, "candidate") for spec in pair.layout(case)])
+    scene = Scene(pair, case, inputs, [GuardedBuffer(spec, case.seed, party) for spec in pair.layout(case)])
     for buffer in scene.buffers:
         buffer.place(inputs[buffer.spec.name] if buffer.spec.role != "output" else None)
     device.begin = scene.keep_start
     with device.active():
-        function = pair.candidate.load()
+        function = getattr(pair, party).load()
         placed = {buffer.spec.name: Placed(buffer, device.torch_device) for buffer in scene.buffers}
         for name, place in placed.items():
             device.register(name, place.tensor, writable=place.buffer.spec.role != "input")
         function(case, {name: place.tensor for name, place in placed.items()})
     scene.steps, scene.kept = tuple(device.steps), [device.kept, placed]
     if not scene.steps:
-        raise UnsupportedError("launches", f"{case.name}: the candidate launched nothing")
+        raise UnsupportedError("launches", f"{case.name}: the {party} launched nothing")
     faults = [fault for buffer in scene.buffers for fault in buffer.faults()]
-    if faults:
-        raise DeviceError(f"{case.name}: the sound candidate: {faults[0]}")
+    if faults and sound:
+        raise DeviceError(f"{case.name}: the sound {party}: {faults[0]}")
     scene.keep_end()
     return scene

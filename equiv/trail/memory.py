@@ -1,0 +1,298 @@
+"""Which instruction of a log last wrote some bytes, with what, and where a load reads.
+
+Addresses are those that instructions use: of global memory host addresses; of shared memory 32 bits, the rank of the CTA
+in the cluster in the top byte. Asynchronous copies count where they are issued.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from equiv.emulator.isa.table import TYPE_BITS
+from equiv.emulator.layout import LANES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy.typing as npt
+
+    from equiv.emulator.bytecode import Decoded
+    from equiv.trail.log import Log, Operand
+
+    Words = npt.NDArray[np.uint64]
+    Events = npt.NDArray[np.int64]
+
+GLOBAL, SHARED, LOCAL, PARAM, OTHER = range(5)
+SPACES = ("global", "shared", "local", "parameter", "other")
+_WINDOWS = {0x01000000: SHARED, 0x02000000: LOCAL}
+_NARROW = np.uint64(0xFFFF_FFFF)
+_ROW = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """`size` bytes of memory at an address of a space; `owner` tells one thread's local memory from another's."""
+
+    space: int
+    address: int
+    size: int
+    owner: tuple[int, int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The instruction that last wrote a byte.
+
+    Attributes:
+        event, lane: who did.
+        operand: what was stored, or None.
+        byte: which of its bytes, or of the bytes copied.
+        source: where a copy took that byte from, or None.
+        size: bytes that this one store wrote from that byte on.
+    """
+
+    event: int
+    lane: int
+    operand: Operand | None
+    byte: int
+    source: Bytes | None
+    size: int
+
+
+def named(operands: Iterable[Operand], name: str) -> Operand:
+    """The operand of that name.
+
+    Raises:
+        KeyError: there is none.
+    """
+    for one in operands:
+        if one.slot.name == name:
+            return one
+    raise KeyError(name)
+
+
+def vector(operands: Iterable[Operand], stem: str, *, before: bool) -> list[Operand]:
+    """The operands `b`, or `b0`, `b1`, ... in order."""
+    return [
+        one
+        for one in operands
+        if one.before == before and one.slot.name.rstrip("0123456789") == stem and one.slot.kind != "address"
+    ]
+
+
+def mods(decoded: Decoded) -> dict[str, str]:
+    """Spelling of each group of its modifiers, without those that have no effect."""
+    assert decoded.shape is not None
+    return dict(decoded.shape.mods)
+
+
+def addresses(log: Log, events: Events, name: str) -> tuple[Words, npt.NDArray[np.uint8]]:
+    """An address operand of one instruction at several of its events: addresses and spaces, both `[events, 32]`."""
+    operands = log.operands(int(events[0]))
+    base, offset = named(operands, name), named(operands, f"{name}+")
+    at = log.lanes(events, base) + np.uint64(offset.place.value & 0xFFFF_FFFF_FFFF_FFFF)
+    space = base.slot.type.partition("::")[0]
+    known = {"global": GLOBAL, "const": GLOBAL, "shared": SHARED, "local": LOCAL, "param": PARAM}
+    if space in known:
+        spaces = np.full(at.shape, known[space], np.uint8)
+    elif space in {"", "generic"}:
+        spaces = np.full(at.shape, GLOBAL, np.uint8)
+        for window, one in _WINDOWS.items():
+            spaces[at >> np.uint64(32) == window] = one
+    else:
+        spaces = np.full(at.shape, OTHER, np.uint8)
+    return np.where(spaces == GLOBAL, at, at & _NARROW), spaces
+
+
+def reads(log: Log, event: int, lane: int) -> tuple[Bytes, ...]:
+    """What a load reads in a lane, one for each of its results; of `ldmatrix` two for each, low half first."""
+    decoded = log.decoded(event)
+    operands = log.operands(event)
+    assert decoded.shape is not None
+    at, spaces = addresses(log, np.array([event]), "a")
+    if decoded.shape.entry.base == "ldmatrix":
+        found = []
+        for i in range(len(vector(operands, "d", before=False))):
+            first, second = lane // 4, 2 * (lane % 4)
+            trans = bool(mods(decoded).get("trans"))
+            cells = [(second, first), (second + 1, first)] if trans else [(first, second), (first, second + 1)]
+            for row, column in cells:
+                found.append(Bytes(int(spaces[0, 8 * i + row]), int(at[0, 8 * i + row]) + 2 * column, 2))
+        return tuple(found)
+    size = TYPE_BITS[mods(decoded)["type"]] // 8
+    space = int(spaces[0, lane])
+    owner = (*log.thread(event), lane) if space == LOCAL else None
+    count = max(len([one for one in decoded.shape.slots if one.out]), 1)
+    return tuple(Bytes(space, int(at[0, lane]) + i * size, size, owner) for i in range(count))
+
+
+@dataclass(frozen=True, slots=True)
+class _Writes:
+    """All that one instruction wrote in a log.
+
+    Attributes:
+        events: its events. start, space: where each lane writes (of `stmatrix`: the row whose address the lane gives).
+        size: bytes of each, or of all.
+        lanes: who executed it.
+    """
+
+    events: Events
+    start: Words
+    space: npt.NDArray[np.uint8]
+    size: Words
+    active: npt.NDArray[np.bool_]
+
+
+class Memory:
+    """Stores of a log, to be searched.
+
+    Attributes:
+        opaque: indices of executed instructions that write memory in ways that are not followed (tensor copies).
+    """
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self._writes: dict[int, _Writes] = {}
+        opaque = []
+        for pc, events in log.by_pc.items():
+            kind = writes(log.program.bytecode.instructions[pc])
+            if kind == "opaque":
+                opaque.append(pc)
+            elif kind:
+                self._writes[pc] = self._of(events, kind)
+        self.opaque = tuple(sorted(opaque))
+
+    def _of(self, events: Events, kind: str) -> _Writes:
+        log = self.log
+        operands = log.operands(int(events[0]))
+        decoded = log.decoded(int(events[0]))
+        start, space = addresses(log, events, "a")
+        active = (log.column("mask")[events][:, None] >> np.arange(LANES, dtype=np.uint32) & 1).astype(bool)
+        if kind == "rows":
+            rows = 8 * len(vector(operands, "s", before=True))
+            return _Writes(events, start, space, np.full_like(start, _ROW), active & (np.arange(LANES) < rows))
+        if kind == "bulk":
+            return _Writes(events, start, space, log.lanes(events, named(operands, "n")), active)
+        if kind == "copy":
+            return _Writes(events, start, space, log.lanes(events, named(operands, "e")), active)
+        known = mods(decoded)
+        count = max(len(vector(operands, "b", before=True)), 1)
+        return _Writes(events, start, space, np.full_like(start, TYPE_BITS[known["type"]] // 8 * count), active)
+
+    def pieces(self, where: Bytes, before: int) -> list[tuple[int, int, Store | None]]:
+        """Who last wrote each byte ahead of an event: (first byte, bytes, store), together all of `where`, in order."""
+        whole = self._last(where, where.address, where.size, before)
+        if whole is None:
+            return [(0, where.size, None)]
+        one = self._at(whole, where.address)
+        if one is not None and one.size >= where.size:
+            return [(0, where.size, one)]
+        found: list[tuple[int, int, Store | None]] = []
+        for at in range(where.size):
+            last = self._last(where, where.address + at, 1, before)
+            one = None if last is None else self._at(last, where.address + at)
+            start, count, earlier = found[-1] if found else (0, 0, None)
+            follows = one is not None and earlier is not None and _place(one) == (*_place(earlier)[:3], earlier.byte + count)
+            if found and (follows or (one is None and earlier is None)):
+                found[-1] = (start, count + 1, earlier)
+            else:
+                found.append((at, 1, one))
+        return found
+
+    def _last(self, where: Bytes, address: int, size: int, before: int) -> tuple[int, int] | None:
+        """Event and lane of the last store that overlaps `size` bytes at an address of the space of `where`."""
+        best: tuple[int, int] | None = None
+        for one in self._writes.values():
+            limit = int(np.searchsorted(one.events, before))
+            hits = one.active[:limit] & (one.space[:limit] == where.space)
+            hits &= (one.start[:limit] < np.uint64(address + size)) & (one.start[:limit] + one.size[:limit] > np.uint64(address))
+            if where.owner is not None:
+                hits &= (np.arange(LANES) == where.owner[2]) & self._thread(one.events[:limit], where.owner)[:, None]
+            rows = np.flatnonzero(hits.any(axis=1))
+            if len(rows) and (best is None or one.events[rows[-1]] > best[0]):
+                row = int(rows[-1])
+                lanes = np.flatnonzero(hits[row]).tolist()
+                # of lanes that store to one address the last one stays: see equiv/emulator/isa/memory.py
+                step = 128 // min(max(int(one.size[row, lanes[0]]), 4), 128)
+                best = (int(one.events[row]), max(lanes, key=lambda lane: lane ^ (step - 1)))
+        return best
+
+    def _at(self, store: tuple[int, int], address: int) -> Store | None:
+        """What a store wrote at an address; None: it begins behind."""
+        event, lane = store
+        one = self._writes[self.log.pc(event)]
+        byte = address - int(one.start[int(np.searchsorted(one.events, event)), lane])
+        return None if byte < 0 else self._store(event, lane, byte)
+
+    def touched(self, space: int) -> npt.NDArray[np.uint64]:
+        """Addresses of all bytes of a space that were written."""
+        found = [np.zeros(0, np.uint64)]
+        for one in self._writes.values():
+            mine = one.active & (one.space == space)
+            start, size = one.start[mine], one.size[mine].astype(np.int64)
+            first = np.repeat(start, size)
+            found.append(first + (np.arange(len(first)) - np.repeat(np.cumsum(size) - size, size)).astype(np.uint64))
+        return np.unique(np.concatenate(found))
+
+    def _thread(self, events: Events, owner: tuple[int, int, int]) -> npt.NDArray[np.bool_]:
+        return np.asarray((self.log.column("cta")[events] == owner[0]) & (self.log.column("warp")[events] == owner[1]))
+
+    def _store(self, event: int, lane: int, byte: int) -> Store:
+        """What byte `byte` of what a lane wrote is."""
+        log, operands = self.log, self.log.operands(event)
+        decoded = log.decoded(event)
+        kind = writes(decoded)
+        one = self._writes[log.pc(event)]
+        size = int(one.size[int(np.searchsorted(one.events, event)), lane])
+        if kind == "rows":
+            value = vector(operands, "s", before=True)[lane // 8]
+            row, column = lane % 8, byte // 2
+            first, second = (column, row) if mods(decoded).get("trans") else (row, column)
+            return Store(event, 4 * first + second // 2, value, 2 * (second % 2) + byte % 2, None, 2 - byte % 2)
+        if kind in {"bulk", "copy"}:
+            at, spaces = addresses(log, np.array([event]), "s")
+            source = Bytes(int(spaces[0, lane]), int(at[0, lane]) + byte, 1)
+            return Store(event, lane, None, byte, source, size - byte)
+        if kind == "plain":
+            values = vector(operands, "b", before=True)
+            each = size // len(values)
+            return Store(event, lane, values[byte // each], byte % each, None, each - byte % each)
+        return Store(event, lane, None, byte, None, size - byte)
+
+
+def writes(decoded: Decoded) -> str:
+    """How an instruction writes memory: `plain`, `rows`, `copy`, `bulk`, `atomic`, `opaque`, or "" if it does not."""
+    if decoded.shape is None:
+        return ""
+    known, base = mods(decoded), decoded.shape.entry.base
+    groups = {group.name for group in decoded.shape.entry.groups}
+    if base == "st":
+        return "opaque" if "bulk" in groups else "plain"
+    if base == "stmatrix":
+        return "rows"
+    if base in {"atom", "red"}:
+        return "opaque" if "async" in groups else "atomic"
+    if base != "cp" or not any(slot.name == "a" for slot in decoded.shape.slots):
+        return ""
+    if "arrive" in groups:
+        return ""
+    if "bulk" not in groups:
+        return "copy"
+    return "opaque" if "tensor" in groups or "reduce" in groups or known.get("multicast") else "bulk"
+
+
+def stores_global(decoded: Decoded) -> bool:
+    """Whether an instruction may write global memory in a way that is followed."""
+    kind = writes(decoded)
+    if not kind or kind == "opaque":
+        return False
+    assert decoded.shape is not None
+    space = next(slot.type for slot in decoded.shape.slots if slot.name == "a")
+    return space in {"global", "generic", ""}
+
+
+def _place(one: Store) -> tuple[int, int, Operand | None, int]:
+    return one.event, one.lane, one.operand, one.byte

@@ -1,0 +1,175 @@
+"""A recorded case played in one way, with what it takes to go back from an output element to instructions.
+
+First only stores to global memory are recorded, of all CTAs; then, cluster by cluster as the way back leads there, all
+that a cluster executed. Plays repeat each other to the bit, so that events of two recordings of one play agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from equiv.emulator import engine
+from equiv.trail.log import Recorded
+from equiv.trail.memory import GLOBAL, Bytes, Memory, stores_global
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy.typing as npt
+
+    from equiv.emulator.engine import Program
+    from equiv.emulator.launch import Launch
+    from equiv.mutate.scene import Scene
+    from equiv.records import Bits
+    from equiv.trail.log import Log
+    from equiv.trail.memory import Store
+
+    Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one cluster of one launch did: its log, and its stores to be searched.
+
+    Attributes:
+        launch: number of the launch in its case.
+        whole: all instructions are there; else only stores to global memory, of all CTAs.
+    """
+
+    launch: int
+    log: Log = field(repr=False)
+    memory: Memory = field(repr=False)
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Bytes of global memory and the store that left them: byte `first` of those asked for, `size` of them."""
+
+    first: int
+    size: int
+    view: View
+    store: Store
+
+
+class Played:
+    """One way of playing a scene.
+
+    Args:
+        scene: the recorded case.
+        programs: what is launched, by (image, kernel).
+        words: what this way is called in reports.
+        how: arguments of `engine.launch`: seed, completion.
+    """
+
+    def __init__(self, scene: Scene, programs: Mapping[Key, Program], words: str, how: Mapping[str, Any]) -> None:
+        self.scene = scene
+        self.programs = programs
+        self.words = words
+        self.how = how
+        self._all = {key: Recorded(program) for key, program in programs.items()}
+        self._clusters: dict[tuple[int, tuple[int, ...]], View] = {}
+        some = {key: Recorded(one, _storing(one)) for key, one in programs.items()}
+        self.stores = tuple(
+            View(number, log, Memory(log), whole=False) for number, log in enumerate(self._record(some, None))
+        )
+        self.outputs: dict[str, Bits] = scene.outputs()
+
+    def launch(self, number: int) -> Launch:
+        """A launch by its number."""
+        return self.scene.steps[number].launch
+
+    def restore(self) -> None:
+        """Plays once more, so that the scene holds what this way leaves."""
+        self.scene.play(self.programs, **self.how)
+
+    def _record(self, recorded: Mapping[Key, Recorded], only: tuple[int, int, int] | None) -> list[Log]:
+        """Plays the scene: logs of all launches, or of CTAs of one; `only`: its number, first and last CTA."""
+        logs: list[Log] = []
+        number = -1
+
+        def launching(program: Program, *arguments: Any, **how: Any) -> None:  # noqa: ANN401
+            nonlocal number
+            number += 1
+            one = next(one for key, one in recorded.items() if self.programs[key] is program)
+            if only is not None and number != only[0]:
+                engine.launch(program, *arguments, **how)
+                return
+            recording = one.begin(*(only or (0, 0, 0xFFFF_FFFF))[1:])
+            engine.launch(one.program, *arguments, **how)
+            logs.append(recording.end())
+
+        self.scene.play(self.programs, launching, **self.how)
+        return logs
+
+    def cluster(self, number: int, cta: int) -> View:
+        """All that the cluster of a CTA did in a launch.
+
+        Raises:
+            DeviceError: more than there is room for.
+        """
+        members = _cluster(self.launch(number), cta)
+        key = (number, members)
+        if key not in self._clusters:
+            (log,) = self._record(self._all, (number, min(members), max(members)))
+            log = log.of_ctas(members)
+            self._clusters[key] = View(number, log, Memory(log), whole=True)
+        return self._clusters[key]
+
+    def written(self, address: int, size: int, before: tuple[View, int] | None = None) -> list[Written | tuple[int, int]]:
+        """Who left bytes of global memory: a store, or (first byte, bytes) where none did.
+
+        Args:
+            address: of the first one. size: their number.
+            before: as an event of a cluster finds them; None: as they are in the end.
+        """
+        found: list[Written | tuple[int, int]] = []
+        pending = [(0, size)]
+        if before is not None:
+            pending = self._search(before[0], before[1], address, pending, found)
+        last = len(self.stores) if before is None else before[0].launch
+        for number in reversed(range(last)):
+            pending = self._search(self.stores[number], len(self.stores[number].log), address, pending, found)
+            pending = [] if not pending else pending
+        if before is not None:
+            # of another cluster of the same launch
+            other = self.stores[before[0].launch]
+            pending = self._search(other, len(other.log), address, pending, found)
+        return [*found, *pending]
+
+    def _search(
+        self, view: View, event: int, address: int, pending: list[tuple[int, int]], found: list[Written | tuple[int, int]]
+    ) -> list[tuple[int, int]]:
+        left = []
+        for first, size in pending:
+            for at, count, store in view.memory.pieces(Bytes(GLOBAL, address + first, size), event):
+                if store is None:
+                    left.append((first + at, count))
+                else:
+                    found.append(Written(first + at, count, view, store))
+        return left
+
+    @cached_property
+    def spans(self) -> npt.NDArray[np.uint64]:
+        """Addresses of all bytes of global memory that were stored to, ascending."""
+        return np.unique(np.concatenate([one.memory.touched(GLOBAL) for one in self.stores]))
+
+
+def _storing(program: Program) -> frozenset[int]:
+    return frozenset(index for index, one in enumerate(program.bytecode.instructions) if stores_global(one))
+
+
+def _cluster(launch: Launch, cta: int) -> tuple[int, ...]:
+    """Linear numbers of the CTAs of the cluster of one of them, by rank."""
+    (across, down, _), (x, y, z) = launch.grid, launch.cluster
+    first = (cta % across // x * x, cta // across % down // y * y, cta // across // down // z * z)
+    return tuple(
+        ((first[2] + k) * down + first[1] + j) * across + first[0] + i
+        for k in range(z)
+        for j in range(y)
+        for i in range(x)
+    )
