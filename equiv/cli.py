@@ -22,6 +22,7 @@ from equiv.errors import EquivError
 from equiv.mutate import command as mutating
 from equiv.plan import DEFAULT_DEVICE
 from equiv.terminal import visible
+from equiv.trail import command as trail
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,6 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument("selector", metavar="PAIR::CASE")
     explain.add_argument("--device", default=DEFAULT_DEVICE, metavar="D", help=f"default {DEFAULT_DEVICE}")
     explain.add_argument("--cases", type=Path, metavar="DIR", help="folder of case files")
+    trail.add_options(explain)
     explain.set_defaults(command=commands.explain)
 
     doctor = commands_.add_parser("doctor", help="what works on this machine, and why the rest does not")

@@ -218,11 +218,14 @@ def explain(options: argparse.Namespace) -> int:
     from equiv import explain as explaining
     from equiv.device import device
     from equiv.report.explanation import render
+    from equiv.trail import command as trail
 
     chosen = cases(options.cases, [options.selector], [])
     if len(chosen) != 1:
         raise UsageError(f"{options.selector!r} selects {len(chosen)} cases; explain takes one, PAIR::CASE")
     (case,) = chosen
+    if trail.wanted(options):
+        return trail.run(options, pairs.get(case.pair), case)
     found = explaining.explain(pairs.get(case.pair), case, device(options.device))
     print(visible(render(case, options.device, found)))
     return int(not all(one.explained for one in found))

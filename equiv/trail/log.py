@@ -122,7 +122,7 @@ class Recorded:
         self.program = replace(program, code=code)
 
     def begin(self, first: int = 0, last: int = 0xFFFF_FFFF) -> Recording:
-        """The next launch of `program` in this process goes into a new recording, of CTAs `first` to `last` of the grid."""
+        """The next launch of `program` in this process goes into a new recording, of CTAs `first` to `last`."""
         library = _library()
         events = _memory(MOST_EVENTS * _EVENT.itemsize)
         data = _memory(MOST_BYTES)
@@ -158,7 +158,9 @@ class Recording:
         """
         library = _library()
         if ctypes.c_uint32.in_dll(library, "trail_full").value:
-            raise DeviceError(f"{self.recorded.plain.name}: more than {MOST_BYTES >> 30} GiB to record; take a smaller case")
+            raise DeviceError(
+                f"{self.recorded.plain.name}: more than {MOST_BYTES >> 30} GiB to record; take a smaller case"
+            )
         count = ctypes.c_uint64.in_dll(library, "trail_events").value
         return Log(self.recorded, self.events[:count], self.data)
 
@@ -239,7 +241,7 @@ class Log:
         raw = self._data[starts[:, None] + np.arange(width)]
         if not operand.lane_bytes:
             masks = raw.copy().view("<u4")
-            return (masks >> np.arange(LANES, dtype=np.uint32) & 1).astype(np.uint64)
+            return np.asarray((masks >> np.arange(LANES, dtype=np.uint32) & 1).astype(np.uint64))
         return np.ascontiguousarray(raw).view(f"<u{operand.lane_bytes}").astype(np.uint64)
 
     @cached_property
@@ -271,7 +273,7 @@ class Log:
         return int((self._columns["mask"][before] >> np.uint32(lane) & 1).sum())
 
     def nth(self, pc: int, cta: int, warp: int, lane: int, turn: int) -> int | None:
-        """The event at which a lane executes an instruction for the `turn`-th time, counted from 0; None: it does not."""
+        """The event at which a lane executes an instruction for the `turn`-th time, from 0; None: it does not."""
         events = self.of_warp(pc, cta, warp)
         mine = events[(self._columns["mask"][events] >> np.uint32(lane) & 1).astype(bool)]
         return int(mine[turn]) if turn < len(mine) else None
@@ -290,9 +292,12 @@ class Log:
                     found.setdefault(one.register, []).append(pc)
         return {name: tuple(dict.fromkeys(pcs)) for name, pcs in found.items()}
 
-    def definition(self, event: int, lane: int, register: str) -> int | None:
-        """The event before this one that last wrote a register of the lane; None: no recorded one did."""
-        cta, warp = self.thread(event)
+    def definition(self, event: int, lane: int, register: str, thread: tuple[int, int] | None = None) -> int | None:
+        """The event before this one that last wrote a register of the lane; None: no recorded one did.
+
+        `thread`: CTA and warp, where the event is the end of the log.
+        """
+        cta, warp = thread or self.thread(event)
         latest = -1
         for pc in self.writers.get(register, ()):
             events = self.of_warp(pc, cta, warp)

@@ -1,7 +1,7 @@
 """Which instruction of a log last wrote some bytes, with what, and where a load reads.
 
-Addresses are those that instructions use: of global memory host addresses; of shared memory 32 bits, the rank of the CTA
-in the cluster in the top byte. Asynchronous copies count where they are issued.
+Addresses are those that instructions use: of global memory host addresses; of shared memory 32 bits, the rank of the
+CTA in its cluster in the top byte. Asynchronous copies count where they are issued.
 """
 
 from __future__ import annotations
@@ -81,6 +81,12 @@ def vector(operands: Iterable[Operand], stem: str, *, before: bool) -> list[Oper
         for one in operands
         if one.before == before and one.slot.name.rstrip("0123456789") == stem and one.slot.kind != "address"
     ]
+
+
+def _stored(operands: Iterable[Operand]) -> list[Operand]:
+    """What a store writes, in order: `b...`, of an asynchronous one `v...`."""
+    known = list(operands)
+    return vector(known, "b", before=True) or vector(known, "v", before=True)
 
 
 def mods(decoded: Decoded) -> dict[str, str]:
@@ -179,7 +185,7 @@ class Memory:
         if kind == "copy":
             return _Writes(events, start, space, log.lanes(events, named(operands, "e")), active)
         known = mods(decoded)
-        count = max(len(vector(operands, "b", before=True)), 1)
+        count = max(len(_stored(operands)), 1)
         return _Writes(events, start, space, np.full_like(start, TYPE_BITS[known["type"]] // 8 * count), active)
 
     def pieces(self, where: Bytes, before: int) -> list[tuple[int, int, Store | None]]:
@@ -195,7 +201,9 @@ class Memory:
             last = self._last(where, where.address + at, 1, before)
             one = None if last is None else self._at(last, where.address + at)
             start, count, earlier = found[-1] if found else (0, 0, None)
-            follows = one is not None and earlier is not None and _place(one) == (*_place(earlier)[:3], earlier.byte + count)
+            follows = (
+                one is not None and earlier is not None and _place(one) == (*_place(earlier)[:3], earlier.byte + count)
+            )
             if found and (follows or (one is None and earlier is None)):
                 found[-1] = (start, count + 1, earlier)
             else:
@@ -208,7 +216,9 @@ class Memory:
         for one in self._writes.values():
             limit = int(np.searchsorted(one.events, before))
             hits = one.active[:limit] & (one.space[:limit] == where.space)
-            hits &= (one.start[:limit] < np.uint64(address + size)) & (one.start[:limit] + one.size[:limit] > np.uint64(address))
+            hits &= (one.start[:limit] < np.uint64(address + size)) & (
+                one.start[:limit] + one.size[:limit] > np.uint64(address)
+            )
             if where.owner is not None:
                 hits &= (np.arange(LANES) == where.owner[2]) & self._thread(one.events[:limit], where.owner)[:, None]
             rows = np.flatnonzero(hits.any(axis=1))
@@ -228,14 +238,16 @@ class Memory:
         return None if byte < 0 else self._store(event, lane, byte)
 
     def touched(self, space: int) -> npt.NDArray[np.uint64]:
-        """Addresses of all bytes of a space that were written."""
-        found = [np.zeros(0, np.uint64)]
+        """Spans of a space that were written, (address, bytes), `[n, 2]`, ascending."""
+        found = [np.zeros((0, 2), np.uint64)]
         for one in self._writes.values():
             mine = one.active & (one.space == space)
-            start, size = one.start[mine], one.size[mine].astype(np.int64)
-            first = np.repeat(start, size)
-            found.append(first + (np.arange(len(first)) - np.repeat(np.cumsum(size) - size, size)).astype(np.uint64))
-        return np.unique(np.concatenate(found))
+            found.append(np.stack([one.start[mine], one.size[mine]], axis=1))
+        every = np.concatenate(found)
+        every = every[np.lexsort((every[:, 1], every[:, 0]))]
+        fresh = np.ones(len(every), np.bool_)
+        fresh[1:] = (every[1:] != every[:-1]).any(axis=1)
+        return np.asarray(every[fresh])
 
     def _thread(self, events: Events, owner: tuple[int, int, int]) -> npt.NDArray[np.bool_]:
         return np.asarray((self.log.column("cta")[events] == owner[0]) & (self.log.column("warp")[events] == owner[1]))
@@ -257,7 +269,7 @@ class Memory:
             source = Bytes(int(spaces[0, lane]), int(at[0, lane]) + byte, 1)
             return Store(event, lane, None, byte, source, size - byte)
         if kind == "plain":
-            values = vector(operands, "b", before=True)
+            values = _stored(operands)
             each = size // len(values)
             return Store(event, lane, values[byte // each], byte % each, None, each - byte % each)
         return Store(event, lane, None, byte, None, size - byte)

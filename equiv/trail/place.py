@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from equiv.trail.played import Played
 
-_TOGETHER = 16
+    Spans = npt.NDArray[np.int64]
+    """(address, bytes) of each, `[n, 2]`."""
 
 
 def bytes_of(played: Played, output: str, index: tuple[int, ...]) -> list[int]:
@@ -23,38 +24,46 @@ def bytes_of(played: Played, output: str, index: tuple[int, ...]) -> list[int]:
     were stored, and what changes the element is kept. The scene must hold what this way of playing it left, and does
     so again afterwards.
     """
-    found: list[int] = []
-    buffers = sorted((one.address, one.address + one.span) for one in played.scene.buffers)
-    for low, high in buffers:
-        stored = played.spans[(played.spans >= low) & (played.spans < high)].astype(np.int64)
-        if len(stored) and _matters(played, output, index, stored):
-            found += _within(played, output, index, stored)
+    found: set[int] = set()
+    spans = played.spans.astype(np.int64)
+    for buffer in played.scene.buffers:
+        low, high = buffer.address, buffer.address + buffer.span
+        stored = spans[(spans[:, 0] >= low) & (spans[:, 0] < high)]
+        found.update(_within(played, output, index, stored) if _matters(played, output, index, stored) else ())
     return sorted(found)
 
 
-def _within(played: Played, output: str, index: tuple[int, ...], stored: npt.NDArray[np.int64]) -> list[int]:
-    """The bytes of some, which together matter, that do."""
-    while len(stored) > _TOGETHER:
-        half = len(stored) // 2
-        low, high = stored[:half], stored[half:]
+def _within(played: Played, output: str, index: tuple[int, ...], spans: Spans) -> list[int]:
+    """The bytes of some spans, which together matter, that do."""
+    while len(spans) > 1:
+        half = len(spans) // 2
+        low, high = spans[:half], spans[half:]
         first, second = (_matters(played, output, index, one) for one in (low, high))
-        if first and second:
-            return _within(played, output, index, low) + _within(played, output, index, high)
-        stored = low if first else high
-    return [int(one) for one in stored if _matters(played, output, index, one[None])]
+        if first == second:  # both, or neither without the other
+            return _within(played, output, index, low) + _within(played, output, index, high) if first else []
+        spans = low if first else high
+    if len(spans) and spans[0, 1] > 1:
+        start, size = (int(one) for one in spans[0])
+        pieces = [(start, size // 2), (start + size // 2, size - size // 2)]
+        return [at for one in pieces if _matters(played, output, index, np.array([one])) for at in
+                _within(played, output, index, np.array([one]))]  # fmt: skip
+    return [int(spans[0, 0])] if len(spans) else []
 
 
-def _matters(played: Played, output: str, index: tuple[int, ...], addresses: npt.NDArray[np.int64]) -> bool:
+def _matters(played: Played, output: str, index: tuple[int, ...], spans: Spans) -> bool:
     """Whether the element changes when these bytes are inverted."""
-    _invert(addresses)
+    if not len(spans):
+        return False
+    _invert(spans)
     try:
         now = played.scene.outputs()[output][index]
     finally:
-        _invert(addresses)
+        _invert(spans)
     return bool(now != played.outputs[output][index])
 
 
-def _invert(addresses: npt.NDArray[np.int64]) -> None:
-    low, high = int(addresses[0]), int(addresses[-1]) + 1
-    memory = view(low, high - low)
-    memory[addresses - low] ^= 0xFF
+def _invert(spans: Spans) -> None:
+    low = int(spans[:, 0].min())
+    memory = view(low, int((spans[:, 0] + spans[:, 1]).max()) - low)
+    inside = np.arange(spans[:, 1].sum()) - np.repeat(np.cumsum(spans[:, 1]) - spans[:, 1], spans[:, 1])
+    memory[np.repeat(spans[:, 0] - low, spans[:, 1]) + inside] ^= 0xFF  # a byte that is in two spans is inverted once

@@ -120,11 +120,14 @@ class Played:
             self._clusters[key] = View(number, log, Memory(log), whole=True)
         return self._clusters[key]
 
-    def written(self, address: int, size: int, before: tuple[View, int] | None = None) -> list[Written | tuple[int, int]]:
+    def written(
+        self, address: int, size: int, before: tuple[View, int] | None = None
+    ) -> list[Written | tuple[int, int]]:
         """Who left bytes of global memory: a store, or (first byte, bytes) where none did.
 
         Args:
-            address: of the first one. size: their number.
+            address: of the first one.
+            size: their number.
             before: as an event of a cluster finds them; None: as they are in the end.
         """
         found: list[Written | tuple[int, int]] = []
@@ -134,7 +137,6 @@ class Played:
         last = len(self.stores) if before is None else before[0].launch
         for number in reversed(range(last)):
             pending = self._search(self.stores[number], len(self.stores[number].log), address, pending, found)
-            pending = [] if not pending else pending
         if before is not None:
             # of another cluster of the same launch
             other = self.stores[before[0].launch]
@@ -142,7 +144,12 @@ class Played:
         return [*found, *pending]
 
     def _search(
-        self, view: View, event: int, address: int, pending: list[tuple[int, int]], found: list[Written | tuple[int, int]]
+        self,
+        view: View,
+        event: int,
+        address: int,
+        pending: list[tuple[int, int]],
+        found: list[Written | tuple[int, int]],
     ) -> list[tuple[int, int]]:
         left = []
         for first, size in pending:
@@ -155,8 +162,8 @@ class Played:
 
     @cached_property
     def spans(self) -> npt.NDArray[np.uint64]:
-        """Addresses of all bytes of global memory that were stored to, ascending."""
-        return np.unique(np.concatenate([one.memory.touched(GLOBAL) for one in self.stores]))
+        """Spans of global memory that were stored to, (address, bytes), `[n, 2]`, ascending."""
+        return np.concatenate([one.memory.touched(GLOBAL) for one in self.stores])
 
 
 def _storing(program: Program) -> frozenset[int]:

@@ -1,0 +1,142 @@
+"""`equiv explain PAIR::CASE --against WAY`: a party played in two ways, or in two versions, down to an instruction."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from equiv.device import EMULATED
+from equiv.errors import UsageError
+from equiv.terminal import visible
+
+if TYPE_CHECKING:
+    import argparse
+
+    from equiv.mutate.scene import Scene
+    from equiv.pairs import Pair
+    from equiv.records import Case
+    from equiv.trail.played import Played
+
+PARTIES = ("candidate", "oracle")
+WAYS = "late, shuffled[:SEED], emulated:ARCH, MODULE:FUNCTION (another version of the party), FILE.ptx (of its kernel)"
+
+
+def add_options(explain: Any) -> None:  # noqa: ANN401
+    """What `explain` takes to go down to instructions."""
+    explain.add_argument(
+        "--against",
+        metavar="WAY",
+        help=f"play one party in two ways and find the first instruction that departs: {WAYS}",
+    )
+    explain.add_argument("--party", choices=PARTIES, default="candidate", help="whose instructions (default candidate)")
+    explain.add_argument("--output", metavar="NAME", help="the output to begin with (default the first that differs)")
+    explain.add_argument("--at", metavar="I,J,...", help="the element of it (default the first that differs)")
+
+
+def wanted(options: argparse.Namespace) -> bool:
+    """Whether the options ask for instructions."""
+    if options.against is None and (options.output or options.at):
+        raise UsageError("--output and --at say where to begin with --against")
+    if options.at and not options.output:
+        raise UsageError("--at is an element of --output, which is missing")
+    return options.against is not None
+
+
+def run(options: argparse.Namespace, pair: Pair, case: Case) -> int:
+    """0 if the two ways leave the same bits, else 1."""
+    from equiv.report.trail import between
+    from equiv.trail.between import departure, element
+
+    arch = architecture(options.device)
+    index = element_index(options.at)
+    os.environ.setdefault("CUTE_DSL_LINEINFO", "1")  # so that the PTX says which line of the kernel it is from
+    one, other = plays(pair, case, options.party, arch, options.against)
+    chosen = element(one, other, options.output, index)
+    found = None if chosen is None else departure(one, other, *chosen)
+    print(visible(between(case, options.party, one, other, found)))
+    return int(found is not None)
+
+
+def architecture(device: str) -> str:
+    """The architecture of an emulated device.
+
+    Raises:
+        UsageError: another device.
+    """
+    arch = device.removeprefix("emulated:")
+    if arch not in EMULATED or arch == device:
+        known = ", ".join(f"emulated:{one}" for one in EMULATED)
+        raise UsageError(f"device {device!r} does not show its instructions; known: {known}")
+    return arch
+
+
+def element_index(text: str | None) -> tuple[int, ...] | None:
+    """`3,0,17` as an index.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise UsageError(f"--at {text!r} is no index such as 3,0,17") from error
+
+
+def plays(pair: Pair, case: Case, party: str, arch: str, against: str) -> tuple[Played, Played]:
+    """A party played as it comes, and in the way asked for.
+
+    Raises:
+        UsageError: no such way. UnsupportedError, DeviceError: it cannot be played.
+    """
+    from equiv.mutate.scene import record
+    from equiv.trail.played import Played
+
+    kind, _, rest = against.partition(":")
+    how: dict[str, Any] | None = None
+    if against == "late":
+        how = {"completion": "late"}
+    elif kind == "shuffled" and (not rest or rest.isdigit()):
+        how = {"seed": int(rest or 1)}
+    elif not rest and not against.endswith(".ptx"):
+        raise UsageError(f"--against {against!r} is no way to play a case; known: {WAYS}")
+    scene = record(pair, case, arch, party, sound=False)
+    one = Played(scene, programs(scene), f"emulated:{arch}", {})
+    if how is not None:
+        return one, Played(scene, one.programs, against, how)
+    if against.endswith(".ptx"):
+        return one, Played(scene, _replaced(one, Path(against)), against, {})
+    if kind == "emulated":
+        other = record(pair, case, architecture(against), party, sound=False)
+    else:
+        version = replace(pair, **{party: replace(getattr(pair, party), entry=against)})
+        other = record(version, case, arch, party, sound=False)
+    return one, Played(other, programs(other), against, {})
+
+
+def programs(scene: Scene) -> dict[tuple[str, str], Any]:
+    """What the launches of a scene execute."""
+    from equiv.emulator.store import shared_store
+    from equiv.mutate.mutants import Target
+
+    return {key: Target(shared_store().get(key[0]), key[1]).program for key in sorted(scene.kernels)}
+
+
+def _replaced(one: Played, path: Path) -> dict[tuple[str, str], Any]:
+    """The programs of a play, those of the kernels of a PTX file taken from there."""
+    from equiv.emulator import contraction, engine, ptx_parser
+
+    try:
+        module = ptx_parser.parse(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--against {path}: cannot be read: {error}") from error
+    known = [key for key in one.programs if key[1] in module.kernels]
+    if not known:
+        wanted_ = ", ".join(sorted(name for _, name in one.programs))
+        raise UsageError(f"--against {path}: has the kernels {', '.join(module.kernels)}; launched are {wanted_}")
+    arch = next(iter(one.programs.values())).arch
+    fresh = {key: engine.load(contraction.contract_all(module, key[1]), key[1], arch) for key in known}
+    return {**one.programs, **fresh}
