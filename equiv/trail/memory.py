@@ -15,7 +15,7 @@ from equiv.emulator.isa.table import TYPE_BITS
 from equiv.emulator.layout import LANES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     import numpy.typing as npt
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
     Words = npt.NDArray[np.uint64]
     Events = npt.NDArray[np.int64]
+    Codes = npt.NDArray[np.uint8]
+    Mine = Callable[[Events, Events], npt.NDArray[np.bool_]]
+    """Whether an event in a lane is of the thread whose memory it is."""
 
 GLOBAL, SHARED, LOCAL, PARAM, OTHER = range(5)
 SPACES = ("global", "shared", "local", "parameter", "other")
@@ -135,21 +138,35 @@ def reads(log: Log, event: int, lane: int) -> tuple[Bytes, ...]:
     return tuple(Bytes(space, int(at[0, lane]) + i * size, size, owner) for i in range(count))
 
 
-@dataclass(frozen=True, slots=True)
 class _Writes:
-    """All that one instruction wrote in a log.
+    """All that one instruction wrote in a log, by address.
 
     Attributes:
-        events: its events. start, space: where each lane writes (of `stmatrix`: the row whose address the lane gives).
-        size: bytes of each, or of all.
-        lanes: who executed it.
+        start, size, space, event, lane: of each write (of `stmatrix` each row, under the lane that gives its address).
     """
 
-    events: Events
-    start: Words
-    space: npt.NDArray[np.uint8]
-    size: Words
-    active: npt.NDArray[np.bool_]
+    def __init__(self, events: Events, at: Words, spaces: Codes, sizes: Words, active: npt.NDArray[np.bool_]) -> None:
+        rows, lanes = np.nonzero(active)
+        start, size, space = at[rows, lanes], sizes[rows, lanes], spaces[rows, lanes]
+        order = np.lexsort((events[rows], start))
+        self.start, self.size, self.space = start[order], size[order].astype(np.int64), space[order]
+        self.event, self.lane = events[rows][order], lanes[order]
+        self.most = int(self.size.max(initial=0))
+
+    def last(self, where: Bytes, address: int, size: int, before: int, mine: Mine | None) -> list[int]:
+        """Places of the writes of the last event ahead of `before` that overlaps some bytes."""
+        low = np.searchsorted(self.start, np.uint64(max(address - self.most + 1, 0)))
+        high = np.searchsorted(self.start, np.uint64(address + size))
+        some = np.arange(low, high)
+        kept = (self.start[some].astype(np.int64) + self.size[some] > address) & (self.event[some] < before)
+        kept &= self.space[some] == where.space
+        if mine is not None:
+            kept &= mine(self.event[some], self.lane[some])
+        some = some[kept]
+        if not len(some):
+            return []
+        latest = self.event[some].max()
+        return [int(one) for one in some[self.event[some] == latest]]
 
 
 class Memory:
@@ -210,55 +227,50 @@ class Memory:
                 found.append((at, 1, one))
         return found
 
-    def _last(self, where: Bytes, address: int, size: int, before: int) -> tuple[int, int] | None:
-        """Event and lane of the last store that overlaps `size` bytes at an address of the space of `where`."""
-        best: tuple[int, int] | None = None
+    def _last(self, where: Bytes, address: int, size: int, before: int) -> tuple[_Writes, int] | None:
+        """The last write that overlaps `size` bytes at an address of the space of `where`."""
+        mine: Mine | None = None
+        if where.owner is not None:
+            owner = where.owner
+
+            def mine(events: Events, lanes: Events) -> npt.NDArray[np.bool_]:
+                column = self.log.column
+                return np.asarray(
+                    (column("cta")[events] == owner[0]) & (column("warp")[events] == owner[1]) & (lanes == owner[2])
+                )
+
+        best: tuple[_Writes, int] | None = None
         for one in self._writes.values():
-            limit = int(np.searchsorted(one.events, before))
-            hits = one.active[:limit] & (one.space[:limit] == where.space)
-            hits &= (one.start[:limit] < np.uint64(address + size)) & (
-                one.start[:limit] + one.size[:limit] > np.uint64(address)
-            )
-            if where.owner is not None:
-                hits &= (np.arange(LANES) == where.owner[2]) & self._thread(one.events[:limit], where.owner)[:, None]
-            rows = np.flatnonzero(hits.any(axis=1))
-            if len(rows) and (best is None or one.events[rows[-1]] > best[0]):
-                row = int(rows[-1])
-                lanes = np.flatnonzero(hits[row]).tolist()
+            places = one.last(where, address, size, before, mine)
+            if places and (best is None or one.event[places[0]] > best[0].event[best[1]]):
                 # of lanes that store to one address the last one stays: see equiv/emulator/isa/memory.py
-                step = 128 // min(max(int(one.size[row, lanes[0]]), 4), 128)
-                best = (int(one.events[row]), max(lanes, key=lambda lane: lane ^ (step - 1)))
+                step = 128 // min(max(int(one.size[places[0]]), 4), 128)
+                best = one, max(places, key=lambda at: int(one.lane[at]) ^ (step - 1))
         return best
 
-    def _at(self, store: tuple[int, int], address: int) -> Store | None:
-        """What a store wrote at an address; None: it begins behind."""
-        event, lane = store
-        one = self._writes[self.log.pc(event)]
-        byte = address - int(one.start[int(np.searchsorted(one.events, event)), lane])
-        return None if byte < 0 else self._store(event, lane, byte)
+    def _at(self, found: tuple[_Writes, int], address: int) -> Store | None:
+        """What a write left at an address; None: it begins behind."""
+        one, at = found
+        byte = address - int(one.start[at])
+        return None if byte < 0 else self._store(int(one.event[at]), int(one.lane[at]), byte, int(one.size[at]))
 
     def touched(self, space: int) -> npt.NDArray[np.uint64]:
         """Spans of a space that were written, (address, bytes), `[n, 2]`, ascending."""
         found = [np.zeros((0, 2), np.uint64)]
         for one in self._writes.values():
-            mine = one.active & (one.space == space)
-            found.append(np.stack([one.start[mine], one.size[mine]], axis=1))
+            mine = one.space == space
+            found.append(np.stack([one.start[mine], one.size[mine].astype(np.uint64)], axis=1))
         every = np.concatenate(found)
         every = every[np.lexsort((every[:, 1], every[:, 0]))]
         fresh = np.ones(len(every), np.bool_)
         fresh[1:] = (every[1:] != every[:-1]).any(axis=1)
         return np.asarray(every[fresh])
 
-    def _thread(self, events: Events, owner: tuple[int, int, int]) -> npt.NDArray[np.bool_]:
-        return np.asarray((self.log.column("cta")[events] == owner[0]) & (self.log.column("warp")[events] == owner[1]))
-
-    def _store(self, event: int, lane: int, byte: int) -> Store:
+    def _store(self, event: int, lane: int, byte: int, size: int) -> Store:
         """What byte `byte` of what a lane wrote is."""
         log, operands = self.log, self.log.operands(event)
         decoded = log.decoded(event)
         kind = writes(decoded)
-        one = self._writes[log.pc(event)]
-        size = int(one.size[int(np.searchsorted(one.events, event)), lane])
         if kind == "rows":
             value = vector(operands, "s", before=True)[lane // 8]
             row, column = lane % 8, byte // 2

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MOST_STEPS = 5000
 """Pairs of executions that are looked at."""
+MOST_ENDS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class Walk:
 
     def run(self) -> None:
         """Goes back until nothing is left that differs, or too much was looked at."""
-        while self.pending and len(self.seen) < MOST_STEPS:
+        while self.pending and len(self.seen) < MOST_STEPS and len(self.ends) < MOST_ENDS:
             self._step(*heapq.heappop(self.pending)[1:])
 
     def _stored(self, number: int, places: list[int]) -> list[Written]:
@@ -242,6 +243,9 @@ class Walk:
             return
         sources = ours.store.source, theirs.store.source
         if sources[0] is not None and sources[1] is not None:  # copies: on to where they read
+            if self.strict and sources[0].address != sources[1].address:
+                self._push(*points)
+                return
             self._memory(points, (replace(sources[0], size=ours.size), replace(sources[1], size=theirs.size)))
             return
         operands = ours.store.operand, theirs.store.operand
