@@ -111,8 +111,9 @@ def run_party(
     try:
         for buffer in buffers:
             buffer.place(inputs[buffer.spec.name] if buffer.spec.role != "output" else None)
+        with _running(name):
+            function = party.load()  # not on the device: a library that is imported there may look for its GPU
         with _running(name), device.active(), contextlib.ExitStack() as stack:
-            function = party.load()
             placed = {buffer.spec.name: Placed(buffer, device.torch_device) for buffer in buffers}
             for tensor, place in placed.items():
                 device.register(tensor, place.tensor, writable=place.buffer.spec.role != "input")
