@@ -304,6 +304,10 @@ def changes(pair: Pair, case: Case, base: Computation) -> Iterator[Change]:
             declaration = replace(base.declaration, orders={**base.declaration.orders, name: other})
             computation = replace(base, declaration=declaration)
             yield Change(f"order {name}", f"the terms of {name} were added in another order: {words}", computation)
+        if not any(node[0] in {"mma", "sum"} for node in order.nodes):
+            orders = {**base.declaration.orders, name: replace(order, through="bf16")}
+            computation = replace(base, declaration=replace(base.declaration, orders=orders))
+            yield Change(f"order {name}", f"every partial sum of {name} were rounded to BF16", computation)
     yield from misread(pair, case, base)
 
 

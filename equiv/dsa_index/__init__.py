@@ -32,6 +32,7 @@ PAIR = Pair(
     declaration=late("equiv.rounding.declarations:find", "dsa_index"),
     place=place,
     shared=shared,
+    misreadings=late("equiv.dsa_index.misreadings:misreadings"),
     quantised=late("equiv.rounding.dsa_quantised:of_index"),
     soak=Soak(
         compiled=("format", "scale", "key_round", "key_floor", "rows"),

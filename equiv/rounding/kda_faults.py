@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from equiv.rounding import arithmetic as fp
 from equiv.rounding import kda_steps as steps
+from equiv.rounding import special
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +25,8 @@ U32 = npt.NDArray[np.uint32]
 
 BF16: Final = "rounded to BF16"
 _EPS_128: Final = fp.bits_of(128e-6)
+_LN2: Final = fp.bits_of(0.693147182464599609375)
+_FIFTH: Final = fp.bits_of(0.2)
 _SQUARED_EPS: Final = fp.bits_of(1e-12)
 
 
@@ -56,6 +59,12 @@ def _bf16_product(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike) -> U32:
 
 def _silu_product(x: npt.ArrayLike) -> U32:
     return fp.mul(x, steps.SIGMOID["div.full"](x))
+
+
+def _clamped_softplus(x: npt.ArrayLike) -> U32:
+    """min(log(1 + e^x) / 5, 1): times a lower bound of -5, max(-softplus(x), -5)."""
+    grown = fp.mul(special.lg2(fp.add(steps.exponential(x), fp.bits_of(1.0)), ftz=False), _LN2)
+    return fp.minimum(fp.mul(grown, _FIFTH), fp.bits_of(1.0))
 
 
 def _mean_plus(total: npt.ArrayLike, eps: npt.ArrayLike) -> U32:
@@ -99,7 +108,10 @@ FAULTS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         "kda.13d": {"A_log itself": _first, BF16: _to_bf16(steps.EXP)},
         "kda.13e": {BF16: _to_bf16(steps.ADD)},
         "kda.13f": {"z alone": _second, BF16: _to_bf16(steps.MUL)},
-        "kda.13g": {BF16: _to_bf16(steps.SIGMOID)},
+        "kda.13g": {
+            "min(softplus(a z) / 5, 1), as if a softplus were clamped to the bound": _clamped_softplus,
+            BF16: _to_bf16(steps.SIGMOID),
+        },
         "kda.13h": {BF16: _to_bf16(steps.MUL)},
         "kda.13i": {BF16: _to_bf16(steps.EXP)},
         "kda.13j": {"raw beta itself": _first, BF16: _to_bf16(steps.SIGMOID)},

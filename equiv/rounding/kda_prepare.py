@@ -176,7 +176,7 @@ def project(f_a: U16, f_b: Bits, order: Order) -> U32:
 
 def squares(x: U32, order: Order) -> U32:
     """Sum of squares along the last axis as its consumers see it, `[..., 1]` or `[..., 128]`."""
-    return order.seen(kda_native.dot(x, x, order))
+    return order.seen(order.dot(x, x) if order.through else kda_native.dot(x, x, order))
 
 
 def decays(raw: U32, inputs: Mapping[str, Bits], lower_bound: U32, run: Runner) -> U32:

@@ -76,7 +76,7 @@ def scan(state: U32, operands: Operands, orders: Orders, steps: Steps, *, keep: 
     if any(order.owner for order in orders):
         raise RecordError("orders dot and out: every value has one sum, and these have several roots")
     known = [table.get(step) for table, step in zip(_NATIVE, steps, strict=True)]
-    if None in known:
+    if None in known or any(order.through for order in orders):
         return scan_numpy(state, operands, orders, steps, keep=keep)
     decays, difference, correction, update = (int(x) for x in known if x is not None)
     return Scanned(*kda_native.scan(state, operands, orders, (decays, update, difference, correction), keep=keep))

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from equiv.errors import RecordError
 from equiv.rounding import arithmetic as fp
+from equiv.rounding import conversions, formats
 from equiv.rounding.trees import (
     Add,
     Const,
@@ -54,12 +55,14 @@ class Order:
             right)`, `("sum", parts)`; left, right and parts point at earlier nodes.
         roots: nodes that are results.
         owner: for each consumer which root it sees, or () where there is one root for all.
+        through: name of a format that every partial sum is rounded to, "" for none; no implementation declares one.
     """
 
     terms: int
     nodes: tuple[tuple[Any, ...], ...]
     roots: tuple[int, ...]
     owner: tuple[int, ...] = ()
+    through: str = ""
 
     @classmethod
     def of(cls, terms: int, roots: Node | Sequence[Node], owner: Sequence[int] | None = None) -> Self:
@@ -126,7 +129,8 @@ class Order:
         """Equal for two orders that give the same bits for all inputs to all consumers, by structure."""
         keys = self.keys
         seen = [keys[self.roots[i]] for i in self.owner] or [keys[self.roots[0]]]
-        return hashlib.sha256(" ".join([str(self.terms), *seen]).encode()).hexdigest()[:16]
+        through = [self.through] if self.through else []
+        return hashlib.sha256(" ".join([str(self.terms), *seen, *through]).encode()).hexdigest()[:16]
 
     @cached_property
     def _program(self) -> list[tuple[str, npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]]:
@@ -188,15 +192,20 @@ class Order:
             elif kind == "const":
                 values[places] = first.astype(np.uint32).reshape(-1, *[1] * (columns.ndim - 1))
             elif kind == "add":
-                values[places] = fp.add(values[first], values[second])
+                values[places] = self._kept(fp.add(values[first], values[second]))
             elif kind == "fma":
-                values[places] = fp.fma(left[first], right[first], values[second])
+                values[places] = self._kept(fp.fma(left[first], right[first], values[second]))
             elif kind == "mma":
                 variant = self.nodes[int(places[0])][1]
                 values[places[0]] = _matrix(variant, left[first], right[first], values[int(second)])
             else:
                 raise ValueError("this order has sums of several terms at once whose arithmetic is not known")
         return np.moveaxis(values[list(self.roots)], 0, -1)
+
+    def _kept(self, sums: U32) -> U32:
+        if not self.through:
+            return sums
+        return conversions.widen(conversions.named(f"{self.through}.f32.rn")(sums), formats.named(self.through))
 
     def seen(self, results: U32) -> U32:
         """Results `[..., roots]` as consumers see them: `[..., consumers]`, or `[..., 1]` where all see one root."""
@@ -306,7 +315,7 @@ def entering(node: Sequence[Any]) -> tuple[int, ...]:
 
 def _matrix(variant: str, a: U32, b: U32, c: U32) -> U32:
     """One matrix instruction's share of one output: a, b `[k, ...]` float32 bits, c `[...]`."""
-    from equiv.rounding import conversions, matrix
+    from equiv.rounding import matrix
 
     model = matrix.variant(*variant.split())
     shape = c.shape

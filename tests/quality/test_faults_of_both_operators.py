@@ -28,7 +28,15 @@ def on(fault: Fault) -> str:
     return DEVICES[ALL.index(fault) % 2]
 
 
-@pytest.mark.parametrize("fault", index_faults.FAULTS, ids=lambda fault: fault.name)
+def _indexer() -> list[object]:
+    slow = pytest.mark.slow
+    return [
+        pytest.param(fault, id=fault.name, marks=[slow] if fault.name in index_faults.LONG else [])
+        for fault in index_faults.FAULTS
+    ]
+
+
+@pytest.mark.parametrize("fault", _indexer())
 def test_a_fault_of_the_indexer_is_named(fault: Fault) -> None:
     case = CASES["dsa_index"][fault.case]
     assert "pr" in case.suites

@@ -40,6 +40,8 @@ def test_a_fault_of_the_arithmetic_is_the_candidates_and_shows_in_these_outputs(
     assert {output.blamed for output in bad} == {"candidate"}
     assert {output.output: output.differences[0].count for output in bad} == counts
     assert all("the oracle equals its own" in output.summary for output in bad)
+    floor = "q_codes with weights: scale convention: 512 of 512 heads fit floor, 2^floor(log2(amax / 448))"
+    assert (floor in " ".join(found.notes)) == (fault == "scale_rounded_down")
 
 
 def test_an_epilogue_that_does_not_wait_for_the_products_reads_what_nobody_wrote() -> None:

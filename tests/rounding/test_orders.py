@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -35,6 +36,14 @@ def test_pairwise_and_chain_differ_in_bits_where_rounding_does() -> None:
     x = fp.bits_of([[2.0**24, 1.0, 1.0, 1.0]])
     assert Order.of(4, chain(leaves(range(4)))).sum(x) == fp.bits_of(2.0**24)
     assert Order.of(4, pairwise(leaves(range(4)))).sum(x) == fp.bits_of(2.0**24 + 2)
+
+
+def test_partial_sums_through_bf16_stall_where_a_running_sum_of_ones_does() -> None:
+    running = replace(Order.of(512, chain(leaves(range(512)))), through="bf16")
+    ones = fp.bits_of(np.ones((1, 512)))
+    assert fp.floats(running.sum(ones)).tolist() == [[256.0]]
+    assert fp.floats(Order.of(512, chain(leaves(range(512)))).sum(ones)).tolist() == [[512.0]]
+    assert running.digest != Order.of(512, chain(leaves(range(512)))).digest
 
 
 def test_a_warp_reduction_equals_the_same_shuffles_in_numpy() -> None:

@@ -20,6 +20,22 @@ RANDOM = "fp8-b17-random"
 SLOT = "        slot = mSlots[request]\n"
 E4M3 = '"cvt.rn.satfinite.e4m3x2.f32 {$w0}, {$r0}, {$r1};", write_only_types=[Uint16], read_only_args=[high, low]'
 HIGH_BITS = "(%s.bitcast(Uint32) & Uint32(0xFFF00000)).bitcast(Float32)"
+RATIO = "return pow2_ceil(cute.arch.fmax(warp_max(lane_amax(rX)).bitcast(Float32), floor) / Float32(E4M3_MAX))"
+POWER = "((s.bitcast(Uint32) + 0x7FFFFF) & 0x7F800000).bitcast(Float32)"
+INVERSE = "((254 << 23) - scale.bitcast(Uint32)).bitcast(Float32)"
+BF16_SUMS = """
+
+def narrow(x):
+    return Float32(BFloat16(x))
+
+
+def warp_sum(value):
+    for distance in (16, 8, 4, 2, 1):
+        value = narrow(value + cute.arch.shuffle_sync_bfly(value, offset=distance))
+    return value
+
+
+"""
 
 FAULTS = (
     Fault(
@@ -159,7 +175,115 @@ FAULTS = (
         "e2m1x2(rX[1] * inverse, rX[0] * inverse)",
         "each holds what belongs to channel xor 1",
     ),
+    Fault(
+        "240 as the largest code",
+        RANDOM,
+        INDEX,
+        RATIO,
+        RATIO.replace("E4M3_MAX", "240.0"),
+        "544 of 544 heads fit ceil with 240, 2^ceil(log2(amax / 240))",
+    ),
+    Fault(
+        "amax not divided",
+        RANDOM,
+        INDEX,
+        RATIO,
+        RATIO.replace(" / Float32(E4M3_MAX)", ""),
+        "544 of 544 heads fit undivided ceil, 2^ceil(log2(amax))",
+    ),
+    Fault(
+        "scale never a power of two",
+        RANDOM,
+        CONVERT,
+        POWER,
+        "s.bitcast(Uint32).bitcast(Float32)",
+        "544 of 544 heads fit exact, amax / 448, no power of two",
+        more=((CONVERT, INVERSE, "Float32(1.0) / scale"),),
+    ),
+    Fault(
+        "scale rounded after the codes",
+        RANDOM,
+        INDEX,
+        RATIO,
+        RATIO.replace("pow2_ceil(", "("),
+        "17 of 17 keys fit exact, ceil kept, codes by amax / 448, its next power of two kept",
+        more=(
+            (CONVERT, INVERSE, "Float32(1.0) / scale"),
+            (INDEX, "bits = scale.bitcast(Uint32)\n", "bits = pow2_ceil(scale).bitcast(Uint32)\n"),
+            (INDEX, "weight *= scale", "weight *= pow2_ceil(scale)"),
+        ),
+    ),
+    Fault(
+        "largest magnitude through BF16",
+        "fp8-mx-f32-key-aimed-scale",
+        INDEX,
+        RATIO,
+        RATIO.replace("warp_max(lane_amax(rX)).bitcast(Float32)", "AMAX").replace(
+            "AMAX", "Float32(BFloat16(warp_max(lane_amax(rX)).bitcast(Float32)))"
+        ),
+        "3 of 3 keys fit floor of amax, 2^(floor(log2(amax)) - 8) (and even, amax in BF16)",
+    ),
+    Fault(
+        "exponent of a block always the next",
+        "fp4-q-amax-edges",
+        CONVERT,
+        "(bits >> 23) - 2 + Uint32((bits & 0x7FFFFF) > 0x400000)",
+        "(bits >> 23) - 1",
+        "dsa.F1 (q: exponent of a block's UE8M0 scale) were always the next",
+    ),
+    Fault(
+        "second code of a pair left out",
+        RANDOM,
+        CONVERT,
+        "read_only_args=[high, low]\n",
+        "read_only_args=[low, low]\n",
+        "each holds what belongs to channel -1",
+    ),
+    Fault(
+        "token written flat into its page",
+        RANDOM,
+        INDEX,
+        "store(page + token * DIM + lane * CHANNELS,",
+        "store(page + token * (DIM + 4) + lane * CHANNELS,",
+        "STATE FAULT in cache_rest",
+        more=((INDEX, "store(page + PAGE * DIM + token * 4, bits)", "store(page + token * (DIM + 4) + DIM, bits)"),),
+    ),
+    Fault(
+        "sums of the LayerNorm in BF16",
+        RANDOM,
+        INDEX,
+        "from equiv.cute.warp import group_max, warp_max, warp_sum\n",
+        "from equiv.cute.warp import group_max, warp_max\n",
+        "every partial sum of key.sum were rounded to BF16 and every partial sum of key.squares were rounded to BF16",
+        more=(
+            (
+                INDEX,
+                "    return (rX[0] + rX[1]) + (rX[2] + rX[3])\n",
+                "    return narrow(narrow(rX[0] + rX[1]) + narrow(rX[2] + rX[3]))\n",
+            ),
+            (INDEX, "QUERY_FLOOR = 1e-10\n", "QUERY_FLOOR = 1e-10\n" + BF16_SUMS),
+        ),
+    ),
+    Fault(
+        "pitch of the rows ignored",
+        "fp8-packed-skip-even",
+        INDEX,
+        "load_channels(mP.iterator + Int64(request) * mP.stride[0] + self.key, lane)",
+        "load_channels(mP.iterator + Int64(request) * mP.shape[1] + self.key, lane)",
+        "the key's rows were as far apart as they are wide",
+    ),
 )
+
+
+LONG = {
+    "amax not divided",
+    "scale never a power of two",
+    "largest magnitude through BF16",
+    "exponent of a block always the next",
+    "second code of a pair left out",
+    "token written flat into its page",
+}
+"""Faults whose kind another one has too: their tests are among the slow ones."""
 
 
 def _run(fault: Fault, case: Case, tensors: Mapping[str, Any]) -> None:

@@ -207,6 +207,22 @@ PLACES = (
         "a token fewer than was accepted were committed",
     ),
     Fault(
+        "boundary with all accepted tokens",
+        "ws-b4-t4-commit-boundary",
+        COMMIT,
+        "            if second_count <= 0:\n",
+        "            if second_count > 0:\n                second_count = count\n            if second_count <= 0:\n",
+        "the boundary's slot got all accepted tokens",
+    ),
+    Fault(
+        "records written by slot",
+        "wide-b2-t4-record",
+        WIDE,
+        "self.record_key_gate(mKeyGate, sK, sRaw, request,",
+        "self.record_key_gate(mKeyGate, sK, sRaw, window_slot,",
+        "past the end of `key_gate`",
+    ),
+    Fault(
         "padded output not zeroed by KdaWS",
         "ws-b3-absent-first",
         WS,

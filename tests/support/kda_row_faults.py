@@ -17,6 +17,24 @@ TRANSPOSED = """                for e in cutlass.range_constexpr(4):
                     cute.make_tensor(there, cute.make_layout(1))[0] = mState.element_type(rS[r, c, e])
 """
 
+BF16_SUMS = """
+
+def narrow_sum(a, b):
+    return Float32(BFloat16(add_rn(a, b)))
+
+
+def warp_sum(value):
+    for distance in (16, 8, 4, 2, 1):
+        value = narrow_sum(value, cute.arch.shuffle_sync_bfly(value, offset=distance))
+    return value
+
+
+def block_sum(sPart, row):
+    low, high = narrow_sum(sPart[row, 0], sPart[row, 2]), narrow_sum(sPart[row, 1], sPart[row, 3])
+    return narrow_sum(low, high)
+"""
+"""`warp_sum` and `block_sum` with every sum rounded."""
+
 ROWS = (
     Fault(
         "max-norm",
@@ -57,6 +75,23 @@ ROWS = (
         "mul_rn(mul_rn(o, rstd), weight)",
         "mul_rn(Float32(cutlass.BFloat16(mul_rn(o, rstd))), weight)",
         "kda.13s (norm: o rstd) were rounded to BF16",
+    ),
+    Fault(
+        "gate as a clamped softplus",
+        ONE,
+        FORMULAS,
+        "mul_rn(lower_bound, sigmoid(mul_rn(a, add_rn(raw_gate, dt_bias))))",
+        'mul_rn(lower_bound, cute.arch.fmin(mul_rn(mul_rn(_instruction("lg2.approx.f32 $0, $1;", '
+        "add_rn(triton_exp(mul_rn(a, add_rn(raw_gate, dt_bias))), 1.0)), 0.693147182464599609375), 0.2), 1.0))",
+        "kda.13g (sigmoid(a z)) were min(softplus(a z) / 5, 1), as if a softplus were clamped to the bound",
+    ),
+    Fault(
+        "squares of q and k added in BF16",
+        ONE,
+        PREPARE,
+        "import block_sum, fma_rn, inverse_norm, mma_m16n8k16, mul_rn, silu, warp_sum\n",
+        "import add_rn, fma_rn, inverse_norm, mma_m16n8k16, mul_rn, silu\n" + BF16_SUMS,
+        "every partial sum of q.squares were rounded to BF16",
     ),
     Fault(
         "output gate through SiLU",
