@@ -10,7 +10,8 @@ import threading
 import time
 from collections import Counter
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from equiv import kernels, pairs
 from equiv.errors import UnsupportedError, UsageError
@@ -20,12 +21,14 @@ from equiv.terminal import visible
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from equiv.order import Traced
     from equiv.pairs import Axis, Pair
     from equiv.records import Case
     from equiv.rounding.declaration import Declaration
+
+
+Found = TypeVar("Found")
 
 
 def list_pairs(options: argparse.Namespace) -> int:
@@ -236,33 +239,48 @@ def order(options: argparse.Namespace) -> int:
 
     With `--json` the orders as a file to declare with: 1 if one was not found.
     """
-    from equiv.device import EMULATED
-    from equiv.order import as_declared, smallest, trace
-    from equiv.report.order import render
+    from equiv import order as tracing
+    from equiv.report import order as report
     from equiv.rounding import order_file
 
     pair = pairs.get(options.selector.partition("::")[0])
-    case = smallest(pair, cases(options.cases, [options.selector], []))
-    found: list[Traced] = []
+    case = tracing.smallest(pair, cases(options.cases, [options.selector], []))
+    if pair.terms is None:
+        if options.json:
+            raise UsageError(f"pair {pair.name!r} describes no reduction (`terms`), and a file needs their names")
+        seen, missing = _traced(options.device, partial(tracing.discover, pair), case)
+        print(visible(report.discovered(case.name, seen, missing)))
+        return 3 if missing else 0
+    found, missing = _traced(options.device, partial(tracing.trace, pair), case)
+    if options.json:
+        lost = [f"{one.reduction} of {one.party} on {one.arch}: {one.problem}" for one in found if one.order is None]
+        for said in (*lost, *missing):
+            print(f"equiv: not traced: {visible(said)}", file=sys.stderr)
+        print(order_file.render(tracing.as_declared(found)), end="")
+        return 1 if lost else 3 if missing else 0
+    print(visible(report.render(case.name, found, missing)))
+    return 1 if any(one.problem for one in found) else 3 if missing else 0
+
+
+def _traced(
+    devices: Sequence[str], trace: Callable[[str, Case, str], tuple[Found, ...]], case: Case
+) -> tuple[list[Found], list[str]]:
+    """What tracing both parties on each device found, and in words what could not be traced."""
+    from equiv.device import EMULATED
+
+    found: list[Found] = []
     missing: list[str] = []
-    for device in options.device or [f"emulated:{arch}" for arch in EMULATED]:
+    for device in devices or [f"emulated:{arch}" for arch in EMULATED]:
         arch = device.removeprefix("emulated:")
         if arch not in EMULATED:
             known = ", ".join(f"emulated:{one}" for one in EMULATED)
             raise UsageError(f"device {device!r} cannot be traced; known: {known}")
         for party in ("oracle", "candidate"):
             try:
-                found += trace(pair, party, case, arch)
+                found += trace(party, case, arch)
             except UnsupportedError as error:
                 missing.append(f"{party} on {arch}: {error}")
-    if options.json:
-        lost = [f"{one.reduction} of {one.party} on {one.arch}: {one.problem}" for one in found if one.order is None]
-        for said in (*lost, *missing):
-            print(f"equiv: not traced: {visible(said)}", file=sys.stderr)
-        print(order_file.render(as_declared(found)), end="")
-        return 1 if lost else 3 if missing else 0
-    print(visible(render(case.name, found, missing)))
-    return 1 if any(one.problem for one in found) else 3 if missing else 0
+    return found, missing
 
 
 def replay(options: argparse.Namespace) -> int:

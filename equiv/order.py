@@ -17,11 +17,12 @@ from equiv.runner import run_party
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from equiv.emulator.reductions import Reduction
     from equiv.pairs import Pair
     from equiv.records import Case
     from equiv.rounding.orders import Order
 
-UNDECLARED = "nothing is declared for these versions"
+UNDECLARED = "nothing is declared for these versions; --json gives what a declaration needs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,9 @@ class Traced:
 
 
 def smallest(pair: Pair, cases: Sequence[Case]) -> Case:
-    """The case with the fewest tensor elements."""
-    return min(cases, key=lambda case: sum(prod(spec.shape) for spec in pair.layout(case)))
+    """The case with the fewest tensor elements, of those that both parties can do if there are any."""
+    able = [case for case in cases if not pair.oracle.unsupported(case) and not pair.candidate.unsupported(case)]
+    return min(able or cases, key=lambda case: sum(prod(spec.shape) for spec in pair.layout(case)))
 
 
 def trace(pair: Pair, party: str, case: Case, arch: str) -> tuple[Traced, ...]:
@@ -55,15 +57,12 @@ def trace(pair: Pair, party: str, case: Case, arch: str) -> tuple[Traced, ...]:
         UnsupportedError: the party cannot be compiled here, or no reduction of this pair is described for tracing.
         PartyError: it failed.
     """
-    from equiv.emulator.reductions import Finder, single
-    from equiv.emulator.tracing import TracingDevice
+    from equiv.emulator.reductions import single
 
     if pair.terms is None:
         raise UnsupportedError(f"terms:{pair.name}", "no reduction of this pair is described for tracing")
-    device = TracingDevice(arch)
-    versions = run_party(pair, party, case, pair.inputs(case), device).toolchain
+    versions, reductions = _reductions(pair, party, case, arch)
     declared: Declaration | None = pair.declared(party, versions, arch, case)
-    reductions = Finder(device.tracer.graph).all(device.tracer.outputs)
     found = []
     for name, terms in pair.terms().items():
         fitting = [
@@ -80,6 +79,48 @@ def trace(pair: Pair, party: str, case: Case, arch: str) -> tuple[Traced, ...]:
             problem = _problem(declared, name, order)
         found.append(Traced(party, arch, versions, name, order, problem, pair.form_of(party, case)))
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Discovered:
+    """`count` reductions of a traced party that have one order, of `terms` terms of one form from the same tensors."""
+
+    party: str
+    arch: str
+    toolchain: Mapping[str, str]
+    form: str
+    terms: int
+    buffers: tuple[str, ...]
+    order: Order
+    count: int
+
+
+def discover(pair: Pair, party: str, case: Case, arch: str) -> tuple[Discovered, ...]:
+    """Every reduction that one party was seen to do on one case, longest first: what a pair can describe by `terms`.
+
+    Raises:
+        UnsupportedError: the party cannot be compiled here.
+        PartyError: it failed.
+    """
+    versions, reductions = _reductions(pair, party, case, arch)
+    groups: dict[tuple[str, int, tuple[str, ...], str], list[Reduction]] = {}
+    for one in reductions:
+        groups.setdefault((one.form, len(one.terms), one.buffers, one.order.digest), []).append(one)
+    found = [
+        Discovered(party, arch, versions, form, terms, buffers, members[0].order, len(members))
+        for (form, terms, buffers, _), members in groups.items()
+    ]
+    return tuple(sorted(found, key=lambda one: (-one.terms, one.form, one.buffers)))
+
+
+def _reductions(pair: Pair, party: str, case: Case, arch: str) -> tuple[Mapping[str, str], list[Reduction]]:
+    """Versions of the party's packages, and the reductions that it does."""
+    from equiv.emulator.reductions import Finder
+    from equiv.emulator.tracing import TracingDevice
+
+    device = TracingDevice(arch)
+    versions = run_party(pair, party, case, pair.inputs(case), device).toolchain
+    return versions, Finder(device.tracer.graph).all(device.tracer.outputs)
 
 
 def _problem(declared: Declaration | None, name: str, order: Order) -> str:

@@ -9,7 +9,8 @@ import pytest
 
 from equiv import cli, pairs
 from equiv.errors import UnsupportedError
-from equiv.order import Traced, smallest, trace
+from equiv.order import Discovered, Traced, discover, smallest, trace
+from equiv.pairs import Party
 from equiv.plan import cases
 from equiv.report.order import render
 from equiv.rounding.order_file import OrderFile
@@ -17,6 +18,8 @@ from equiv.rounding.orders import Order, butterfly, chain, leaves
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from equiv.records import Case
 
 PAIR = pairs.get("dsa_index")
 
@@ -46,6 +49,48 @@ def test_a_tampered_declaration_is_reported_with_the_first_node_that_differs() -
     assert "key.sum" in said
     assert "NOT AS DECLARED: declared at level 4" in said
     assert said.endswith("2 orders traced, 2 not as declared, 1 not traced")
+
+
+def test_what_a_pair_does_not_describe_is_discovered() -> None:
+    case = smallest(PAIR, cases(None, ["dsa_index"], []))
+    found = discover(replace(PAIR, terms=None), "candidate", case, "sm_90a")
+    assert {(one.form, one.terms, one.buffers) for one in found} == {
+        ("values", 128, ("projected",)),
+        ("squares", 128, ("projected",)),
+    }
+    declared = PAIR.declared("candidate", found[0].toolchain, "sm_90a", case)
+    assert {one.order.digest for one in found} == {order.digest for order in declared.orders.values()}
+    assert all(one.count == 1 for one in found)
+
+
+def test_discovered_reductions_are_told_in_words_and_make_no_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fake(_pair: object, party: str, _case: object, arch: str) -> tuple[Discovered, ...]:
+        if party == "candidate":
+            raise UnsupportedError("package:nothing")
+        order = Order.of(4, chain(leaves(range(4))))
+        return (Discovered(party, arch, {"triton": "1"}, "squares", 4, ("x", "y"), order, 7),)
+
+    monkeypatch.setattr("equiv.order.discover", fake)
+    monkeypatch.setattr("equiv.pairs.get", lambda _name: replace(PAIR, terms=None))
+    assert cli.main(["order", "dsa_index"]) == 3
+    said = capsys.readouterr().out
+    assert "oracle (triton 1) on sm_90a and sm_100a: 7 of 4 squares of x, y  " in said
+    assert "not traced: candidate on sm_100a: needs package:nothing" in said
+    assert cli.main(["order", "dsa_index", "--json"]) == 2
+    assert "pair 'dsa_index' describes no reduction (`terms`), and a file needs" in capsys.readouterr().err
+
+
+def test_the_smallest_case_is_one_that_both_parties_can_do() -> None:
+    class Picky(Party):
+        def unsupported(self, case: Case) -> str:
+            return "" if case.id == "fp8-b17-random" else "axis:x"
+
+    wanted = cases(None, ["dsa_index"], ["smoke"])
+    assert smallest(PAIR, wanted).id != "fp8-b17-random"
+    assert smallest(replace(PAIR, candidate=Picky("m:f", ())), wanted).id == "fp8-b17-random"
+    assert smallest(replace(PAIR, candidate=Picky("m:f", ())), wanted[1:]) in wanted[1:]
 
 
 def test_a_pair_without_described_terms_is_unsupported() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
+from equiv.order import UNDECLARED
 from equiv.rounding.phrases import phrase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from equiv.order import Traced
+    from equiv.order import Discovered, Traced
 
 
 def render(case: str, found: Sequence[Traced], missing: Sequence[str]) -> str:
@@ -23,7 +24,8 @@ def render(case: str, found: Sequence[Traced], missing: Sequence[str]) -> str:
     for (party, reduction, digest, problem), members in groups.items():
         first = members[0]
         versions = ", ".join(f"{package} {version}" for package, version in first.toolchain.items())
-        verdict = f"NOT AS DECLARED: {problem}" if problem else "as declared"
+        what = "NOT DECLARED" if problem == UNDECLARED else "NOT AS DECLARED"
+        verdict = f"{what}: {problem}" if problem else "as declared"
         places = " and ".join(one.arch for one in members)
         lines.append(f"\n{party} ({versions}) on {places}: {reduction}  {digest}  {verdict}")
         if first.order:
@@ -32,4 +34,20 @@ def render(case: str, found: Sequence[Traced], missing: Sequence[str]) -> str:
     lines += [f"\nnot traced: {one}" for one in missing]
     wrong = sum(bool(one.problem) for one in found)
     lines.append(f"\n{len(found)} orders traced, {wrong} not as declared, {len(missing)} not traced")
+    return "\n".join(lines)
+
+
+def discovered(case: str, found: Sequence[Discovered], missing: Sequence[str]) -> str:
+    """Each kind of reduction that was found, in words, with where; then what could not be traced."""
+    groups: dict[tuple[str, str, int, tuple[str, ...], int, str], list[Discovered]] = {}
+    for one in found:
+        groups.setdefault((one.party, one.form, one.terms, one.buffers, one.count, one.order.digest), []).append(one)
+    lines = [f"traced: {case}; the pair describes no reduction, so this is all there are of 3 terms or more"]
+    for (party, form, terms, buffers, count, digest), members in groups.items():
+        versions = ", ".join(f"{package} {version}" for package, version in members[0].toolchain.items())
+        places = " and ".join(one.arch for one in members)
+        lines.append(f"\n{party} ({versions}) on {places}: {count} of {terms} {form} of {', '.join(buffers)}  {digest}")
+        lines.append(f"  {phrase(members[0].order)}")
+    lines += [f"\nnot traced: {one}" for one in missing]
+    lines.append("\nnothing of these is compared: a pair names them by `terms`")
     return "\n".join(lines)
