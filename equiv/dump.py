@@ -85,20 +85,22 @@ def run(pair: Pair, case: Case, inputs: Mapping[str, Bits], device: Device, *, r
         record: the folder that gets the launch records, or None.
     """
     parties = {}
+    specs = {spec.name: spec for spec in pair.output_specs(case)}
     for name in PARTIES:
         try:
             side = run_party(pair, name, case, inputs, device, record=record)
         except (DeviceError, UnsupportedError) as error:
             parties[name] = Left(str(error), unsupported=isinstance(error, UnsupportedError))
         else:
-            parties[name] = Left("", side.toolchain, side.faults, side.outputs)
+            compared = {output: bits for output, bits in side.outputs.items() if output in specs}
+            parties[name] = Left("", side.toolchain, side.faults, compared)
     return Dumped(
         case,
         device.name,
         device.arch,
         versions(),
         {name: stored.digest(bits) for name, bits in inputs.items()},
-        {spec.name: spec for spec in pair.output_specs(case)},
+        specs,
         {name: np.asarray(mask).astype(np.uint8) for name, mask in pair.undefined(case, inputs).items()},
         parties,
     )

@@ -161,7 +161,7 @@ class _Known:
     def of(dumped: Dumped) -> _Known | None:
         """It, or None; nothing that a dump says reaches a pair that would not take it from a case file."""
         case = dumped.case
-        pair = pairs.get(case.pair) if case.pair in pairs.names() else None
+        pair = pairs.get(case.pair) if pairs.known(case.pair) else None
         if pair is None or {axis.name for axis in pair.axes} != set(case.axes) or casefile.problems(case, pair):
             return None
         inputs = pair.inputs(case)

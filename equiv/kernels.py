@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from equiv.pairs import Pair
-    from equiv.records import AxisValue, Case, OutputSpec
+    from equiv.records import AxisValue, Bits, Case, OutputSpec
 
 GROUP = "equiv.kernels"
 
@@ -191,6 +191,10 @@ def in_place(pair: Pair, name: str) -> Pair:
             raise UsageError(f"kernel {name!r} omits every output of {case.name}: nothing is left to compare")
         return kept
 
+    def undefined(case: Case, inputs: Mapping[str, Bits]) -> dict[str, Bits]:
+        return {output: mask for output, mask in pair.undefined(case, inputs).items() if output not in kernel.omits}
+
+    forms = {"oracle": pair.forms.get("oracle", ()), "candidate": kernel.forms}
     return replace(
         pair,
         name=f"{pair.name}{JOINT}{name}",
@@ -198,7 +202,8 @@ def in_place(pair: Pair, name: str) -> Pair:
         candidate=kernel,
         output_specs=output_specs,
         declaration=declaration,
-        forms={"oracle": pair.forms.get("oracle", ()), "candidate": kernel.forms},
+        undefined=undefined,
+        forms={party: some for party, some in forms.items() if some},
         form=form,
     )
 

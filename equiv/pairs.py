@@ -199,6 +199,12 @@ def names() -> tuple[str, ...]:
     return entries.names(GROUP)
 
 
+def known(name: str) -> bool:
+    """Whether there is a pair of that name, or the pair and the kernel of `PAIR+KERNEL`; loads nothing."""
+    pair, joint, kernel = name.partition(JOINT)
+    return pair in names() and (not joint or kernel in entries.names("equiv.kernels"))
+
+
 def base(name: str) -> str:
     """The pair that has the cases: `dsa_index` of `dsa_index` and of `dsa_index+my_kernel`."""
     return name.partition(JOINT)[0]
