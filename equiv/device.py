@@ -88,10 +88,8 @@ def device(name: str, *, check: str | None = None) -> Device:
         UnsupportedError: no GPU is there, or one of an unknown capability.
         BrokenPackageError: torch is installed and cannot be imported, and a GPU is asked for.
     """
-    check_name(name)
+    check_name(name, check=check)
     kind, _, which = name.partition(":")
-    if kind == "cuda" and check:
-        raise UsageError(f"{name} cannot check for {check}; emulated devices can")
     if kind == "cuda":
         return CudaDevice(name)
     from equiv.emulator.device import EmulatedDevice
@@ -99,15 +97,20 @@ def device(name: str, *, check: str | None = None) -> Device:
     return EmulatedDevice(which, check=check)
 
 
-def check_name(name: str) -> None:
+def check_name(name: str, *, check: str | None = None) -> None:
     """Says whether a device of that name can be meant, on this machine or another; loads nothing.
 
     Raises:
-        UsageError: no such device; those that exist are listed.
+        UsageError: no such device, and those that exist are listed; it cannot do that check; or it is a GPU, and the
+            caller's list of GPUs has a bad entry, which is named.
     """
     names = [f"emulated:{arch}" for arch in EMULATED]
     if name not in names and not re.fullmatch(r"cuda(:[0-9]{1,3})?", name):
         raise UsageError(f"no device named {name!r}; known: {', '.join(names)}, cuda:N, cuda")
+    if name.startswith("cuda"):
+        gpus.listed()
+        if check:
+            raise UsageError(f"{name} cannot check for {check}; emulated devices can")
 
 
 class CudaDevice:

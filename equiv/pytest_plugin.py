@@ -56,12 +56,15 @@ def pytest_configure(config: pytest.Config) -> None:
     if devices or seeds:
         from equiv.device import check_name
         from equiv.errors import UsageError
+        from equiv.gpus import pin_xdist_worker
         from equiv.plan import Settings
 
         try:
             Settings(seeds=tuple(seeds))
             for name in devices:
                 check_name(name)
+            if "cuda" in devices:
+                pin_xdist_worker()  # each worker its own GPU, before anything loads CUDA
         except UsageError as error:
             raise pytest.UsageError(str(error)) from error
     config.pluginmanager.register(_Gathered(config), "equiv-gathered")

@@ -15,11 +15,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from equiv import changed, journal
+from equiv import changed, journal, ray_engine
 from equiv.arguments import positive, seconds
 from equiv.cache import cache_dir
-from equiv.device import device
-from equiv.errors import DeviceError, UnsupportedError, UsageError
+from equiv.device import check_name
+from equiv.errors import UsageError
 from equiv.plan import DEFAULT_DEVICE, Settings, cases, folders, known_gaps, refuse_taken, shard
 from equiv.records import Status
 from equiv.report import document, environment, junit, summary, text
@@ -47,7 +47,7 @@ def add_parser(commands: Any, selecting: Callable[[argparse.ArgumentParser], Non
         action="append",
         default=[],
         metavar="D",
-        help=f"emulated:sm_90a, emulated:sm_100a, cuda:0 (repeatable, default {DEFAULT_DEVICE})",
+        help=f"emulated:sm_90a, emulated:sm_100a, cuda:0, or cuda for all GPUs (repeatable, default {DEFAULT_DEVICE})",
     )
     run.add_argument(
         "--seed",
@@ -80,7 +80,17 @@ def add_parser(commands: Any, selecting: Callable[[argparse.ArgumentParser], Non
         "--record", default="", metavar="DIR", help="keep launch records below DIR, which must not hold them yet"
     )
     run.add_argument(
-        "-j", "--jobs", type=positive, default=default_jobs(), metavar="N", help="worker processes (default: CPUs)"
+        "-j",
+        "--jobs",
+        type=positive,
+        metavar="N",
+        help="worker processes (default: CPUs; under Ray what the cluster has)",
+    )
+    run.add_argument(
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="where the workers are: this machine, or the Ray cluster of RAY_ADDRESS (pip install 'equiv[ray]')",
     )
     run.add_argument(
         "--timeout", type=seconds, default=600.0, metavar="S", help="seconds a case may take (default 600)"
@@ -92,6 +102,8 @@ def add_parser(commands: Any, selecting: Callable[[argparse.ArgumentParser], Non
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.engine == "ray" and options.in_process:
+        raise UsageError("--in-process is one process, and --engine ray is others: leave one out")
     if options.resume:
         book, tasks, total, versions = _resumed(options)
     else:
@@ -103,7 +115,7 @@ def _run(options: argparse.Namespace) -> int:
     remarks = environment.basis(tuple(dict.fromkeys(task.device for task in tasks)))
     with book:
         try:
-            with ended_politely(), contextlib.closing(_verdicts(tasks, options)) as found:
+            with ended_politely(), contextlib.closing(_verdicts(tasks, options, versions)) as found:
                 for done, verdict in enumerate(found, total - len(tasks) + 1):
                     book.verdict(verdict)
                     progress(done, total, verdict)
@@ -152,10 +164,11 @@ def _begun(
     settings = _settings(kept, devices, wanted, seeds=tuple(options.seed))
     tasks = shard([task for case in wanted for task in settings.tasks(case)], options.shard)
     for name in devices:
-        with contextlib.suppress(UnsupportedError, DeviceError):  # verdicts; a name that means nothing is a usage error
-            device(name, check=options.check or None)
+        check_name(name, check=options.check or None)
     cache_dir()  # every emulated device needs it: said once, and not as an ERROR of each case
     refuse_taken(options.record, tasks)
+    if options.engine == "ray":
+        ray_engine.connect(tasks)
     versions = environment.versions()
     book = journal.Journal(options.journal or journal.default_path(), fresh=True)
     book.plan([task.planned for task in tasks], versions, kept)
@@ -203,18 +216,24 @@ def _resumed(options: argparse.Namespace) -> tuple[journal.Journal, list[Task], 
         case = wanted[verdict.case]
         settings = _settings(run.settings, (verdict.device,), [case], seeds=(verdict.seed,))
         tasks += [task for task in settings.tasks(case) if task.planned.seed == verdict.seed]
+    if options.engine == "ray":
+        ray_engine.connect(tasks)
     journal.mend(path)
     return journal.Journal(path), tasks, len(run.verdicts), versions
 
 
-def _verdicts(tasks: Sequence[Task], options: argparse.Namespace) -> Generator[Verdict, None, None]:
+def _verdicts(
+    tasks: Sequence[Task], options: argparse.Namespace, versions: Mapping[str, str]
+) -> Generator[Verdict, None, None]:
     if options.in_process:
         for task in tasks:
             with _no_stdout() if options.json and sys.stdout is not None else contextlib.nullcontext():
                 verdict = run_task(task)
             yield verdict
+    elif options.engine == "ray":
+        yield from ray_engine.run_plan(tasks, options.jobs, options.timeout, versions)
     else:
-        yield from run_plan(tasks, options.jobs, options.timeout)
+        yield from run_plan(tasks, options.jobs or default_jobs(), options.timeout)
 
 
 @contextlib.contextmanager

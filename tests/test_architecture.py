@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("runner",),
     ("verify", "order", "explain", "stored", "shrink", "shrink_values"),
     ("wire", "workers"),
-    ("journal", "plan", "report", "changed", "history", "drawn"),
+    ("journal", "plan", "report", "changed", "history", "drawn", "ray_engine"),
     ("dump", "dump_compare", "bundle"),
     (
         "commands",

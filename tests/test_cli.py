@@ -26,7 +26,6 @@ CASES = Path(__file__).parent / "support" / "cases"
 def on_the_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Every device is the host device, also in workers; the working directory is empty."""
     monkeypatch.setattr(sys.modules["equiv.device"], "device", equiv_fake.HostDevice)
-    monkeypatch.setattr(running, "device", equiv_fake.HostDevice)
     monkeypatch.setattr(running, "run_plan", functools.partial(run_plan, run=equiv_fake.run_on_host))
     monkeypatch.chdir(tmp_path)
 
@@ -56,7 +55,7 @@ def reported(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, 
         (["fake::needs_moon", "--require"], 1),
         (["fake::good", "fake::needs_moon"], 0),
         (["fake::good", "fake::needs_moon", "--require"], 1),
-        (["fake::good", "--device", "emulated:sm_0"], 3),
+        (["fake::good", "--device", "cuda:7"], 3),
         (["fake::nothing"], 2),
         (["nobody"], 2),
         (["--suite", "weekly"], 2),

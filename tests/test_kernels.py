@@ -219,7 +219,6 @@ def test_run_takes_pair_and_kernel_like_a_pair_beside_broken_entry_points(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, packages: Path, more: list[str]
 ) -> None:
     monkeypatch.setattr(sys.modules["equiv.device"], "device", equiv_fake.HostDevice)
-    monkeypatch.setattr(running, "device", equiv_fake.HostDevice)
     monkeypatch.setattr(running, "run_plan", functools.partial(run_plan, run=equiv_fake.run_on_host))
     monkeypatch.chdir(packages)
     run: Callable[..., int] = lambda *rest: cli.main(["run", "--cases", str(CASES), *more, *rest])  # noqa: E731

@@ -32,7 +32,6 @@ CASES = Path(__file__).parent / "support" / "cases"
 def on_the_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Every device is the host device; the working directory is empty."""
     monkeypatch.setattr(sys.modules["equiv.device"], "device", equiv_fake.HostDevice)
-    monkeypatch.setattr(running, "device", equiv_fake.HostDevice)
     monkeypatch.setattr(running, "run_plan", functools.partial(run_plan, run=equiv_fake.run_on_host))
     monkeypatch.chdir(tmp_path)
 
@@ -169,7 +168,6 @@ import equiv_fake
 from equiv import cli, running
 from equiv.workers import run_plan
 if __name__ == "__main__":
-    running.device = equiv_fake.HostDevice
     running.run_plan = functools.partial(run_plan, run=equiv_fake.answer)
     sys.exit(cli.main(sys.argv[1:]))
 """

@@ -207,7 +207,7 @@ class HostDevice:
     torch_device = "cpu"
 
     def __init__(self, name: str = "emulated:sm_100a", *, check: str | None = None) -> None:
-        if name == "emulated:sm_0":
+        if name in {"emulated:sm_0", "cuda:7"}:
             raise UnsupportedError("arch:sm_0", "nobody has it")
         self.name = name
         self.check = check
