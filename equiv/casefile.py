@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from equiv import pairs
-from equiv.errors import CaseFileError, Fault, UsageError
+from equiv.errors import CaseFileError, Fault, NoCaseFileError, UsageError
 from equiv.records import Case
 
 if TYPE_CHECKING:
@@ -318,14 +318,14 @@ def case_file(pair: str, directory: Path | None = None) -> Path:
     The last of these is `cases` in the package that brings the pair. `PAIR+KERNEL` has the cases of the pair.
 
     Raises:
-        UsageError: there is none.
+        NoCaseFileError: there is none.
     """
     name = f"{pairs.base(pair)}.toml"
     folders = [*_folders(), *_brought(pairs.base(pair))] if directory is None else [directory]
     for folder in folders:
         if (folder / name).is_file():
             return folder / name
-    raise UsageError(f"no case file {name} in {', '.join(map(str, folders))}")
+    raise NoCaseFileError(f"no case file {name} in {', '.join(map(str, folders))}")
 
 
 def _brought(pair: str) -> list[Path]:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from equiv import cache, ccode, packages
+from equiv import cache, casefile, ccode, kernels, packages, pairs
 from equiv.device import EMULATED, device
-from equiv.errors import UnsupportedError, UsageError
+from equiv.errors import NoCaseFileError, UnsupportedError, UsageError
+from equiv.runner import toolchain
 from equiv.terminal import visible
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def examine() -> Iterator[Finding]:
     yield from _assemblers()
     yield _compiler()
     yield _cache()
+    yield from _brought()
     for name in (*(f"emulated:{arch}" for arch in EMULATED), "cuda:0"):
         yield from _device(name)
 
@@ -99,6 +101,33 @@ def _cache() -> Finding:
     except OSError as error:
         return Finding("cache", "broken", f"{error}: {cache.HINT}")
     return Finding("cache", "ok", f"{folder} can be written")
+
+
+def _brought() -> Iterator[Finding]:
+    """Pairs and kernels of all installed packages: whether entry points, functions and case files can be loaded."""
+    for name in pairs.names():
+        yield _pair(f"pair {name}", name)
+    for one in kernels.found():
+        if one.kernel is None:
+            yield Finding(f"kernel {one.name}", "broken", one.problem)
+        else:
+            yield _pair(f"kernel {one.name}", f"{one.kernel.pair}{pairs.JOINT}{one.name}")
+
+
+def _pair(subject: str, name: str) -> Finding:
+    try:
+        pair = pairs.get(name)
+        for party in (pair.oracle, pair.candidate):
+            toolchain(party)
+            party.load()
+        cases = len(casefile.load(casefile.case_file(name), pair))
+    except UnsupportedError as error:
+        return Finding(subject, "absent", packages.one_line(error))
+    except NoCaseFileError as error:
+        return Finding(subject, "ok", f"equiv run {name} needs --cases: {error}")
+    except Exception as error:  # noqa: BLE001  somebody's modules: whatever comes out of them is what is wrong
+        return Finding(subject, "broken", packages.one_line(error))
+    return Finding(subject, "ok", f"equiv run {name}: {cases} cases; {pair.summary}")
 
 
 def _device(name: str) -> Iterator[Finding]:

@@ -47,6 +47,10 @@ class CaseFileError(UsageError):
         super().__init__(f"{file}: {len(faults)} fault(s)\n{lines}")
 
 
+class NoCaseFileError(UsageError):
+    """There is no case file of a pair where they are looked for."""
+
+
 class UnsupportedError(EquivError):
     """The device or an installed package lacks something; `needs` says what: `package:triton`, `arch:sm_100a`."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from importlib.metadata import version
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import brought
 import pytest
 
 from equiv import cli, doctor, packages
@@ -56,6 +58,34 @@ def test_what_is_missing_is_broken_with_what_would_help(monkeypatch: pytest.Monk
     )
     assert findings["cache"].state == "broken"
     assert findings["cache"].detail.endswith("set EQUIV_CACHE_DIR to a folder that can be written")
+
+
+def test_what_other_packages_bring_is_loaded_and_what_is_wrong_with_it_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    source = (
+        "from equiv.kernels import Kernel\n"
+        "def run(case, tensors): pass\n"
+        "GOOD = Kernel(pair='dsa_index', summary='a kernel', entry='brought_parts:run', packages=('numpy',))\n"
+        "LOST = Kernel(pair='dsa_index', summary='', entry='brought_parts:ran', packages=('numpy',))\n"
+        "POOR = Kernel(pair='dsa_index', summary='', entry='brought_parts:run', packages=('moon-compiler',))\n"
+    )
+    points = {name: f"brought_parts:{name.upper()}" for name in ("good", "lost", "poor", "none")}
+    brought.install(tmp_path, "brought_parts", source, {"equiv.kernels": points})
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    findings = {name.removeprefix("kernel "): finding for name, finding in found(monkeypatch).items()}
+    assert findings["good"].state == "ok"
+    assert re.fullmatch(r"equiv run dsa_index\+good: \d+ cases; a kernel", findings["good"].detail)
+    lost = "AttributeError: module 'brought_parts' has no attribute 'ran'"
+    assert findings["lost"] == Finding("kernel lost", "broken", lost)
+    assert findings["poor"].state == "absent"
+    assert findings["poor"].detail.startswith("needs package:moon-compiler")
+    assert findings["none"].detail.startswith("entry point equiv.kernels 'none' (brought_parts:NONE) cannot be loaded")
+    assert findings["pair fake"].detail.startswith("equiv run fake needs --cases: no case file fake.toml in ")
+    (tmp_path / "cases").mkdir()
+    (tmp_path / "cases" / "fake.toml").write_text("[[case]]\nid = 7\n")
+    assert "$.case[0].id: expected a string" in found(monkeypatch)["pair fake"].detail
 
 
 class Failing:
@@ -128,7 +158,9 @@ def test_a_package_that_is_installed_and_cannot_be_imported_is_broken_and_the_ot
     lines = {tuple(line[8:34].split()): line for line in done.stdout.splitlines()}
     said = f"{version(package)}: cannot be imported: {reason}"
     assert (done.returncode, done.stderr) == (1, "")
-    assert len(lines) == len(done.stdout.splitlines()) == 16
+    assert len(lines) == len(done.stdout.splitlines())
+    assert len([line for line in lines if line[0] not in ("pair", "kernel")]) == 16
+    assert {"kda", "dsa_index", "fake"} <= {line[1] for line in lines if line[0] == "pair"}
     assert lines[package,] == f"broken  {package:25}  {said}"
     assert lines["emulated:sm_90a", "Triton"] == f"broken  {'emulated:sm_90a Triton':25}  {package} {said}"
     assert lines["cache",].startswith("ok ")
