@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from equiv import commands, debugging, new_pair, reporting, running, soak
+from equiv import budget, commands, debugging, new_pair, reporting, running, soak
 from equiv.arguments import seconds
 from equiv.determinism import command as determinism
 from equiv.errors import EquivError
@@ -69,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
 
     running.add_parser(commands_, _selecting)
     soak.add_parser(commands_)
+    budget.add_parser(commands_)
     new_pair.add_parser(commands_)
     determinism.add_parser(commands_, _selecting)
     reporting.add_parser(commands_)
