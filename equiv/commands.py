@@ -229,8 +229,12 @@ def explain(options: argparse.Namespace) -> int:
     (case,) = chosen
     if trail.wanted(options):
         return trail.run(options, pairs.get(case.pair), case)
+    if options.trace:
+        trail.prepare(options)
     found = explaining.explain(pairs.get(case.pair), case, device(options.device))
     print(visible(render(case, options.device, found)))
+    if options.trace:
+        trail.trace(options, pairs.get(case.pair), case, found)
     return int(not all(one.explained for one in found))
 
 

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from equiv.mutate.scene import Scene
     from equiv.records import Case
     from equiv.trail.between import Departure
     from equiv.trail.played import Played
     from equiv.trail.site import Site, Value
     from equiv.trail.walk import End
+    from equiv.trail.why import Origin
 
 SHOWN = 4
 """Further ends that are listed, by their lines."""
@@ -23,7 +25,7 @@ def between(case: Case, party: str, one: Played, other: Played, found: Departure
     if found is None:
         return "\n".join([*lines, "  the two leave the same bits in every output"])
     ours, theirs = (f"0x{bits:x}" for bits in found.bits)
-    lines.append(f"  {element(one, found.output, found.index)}: {ours} | {theirs}")
+    lines.append(f"  {element(one.scene, found.output, found.index)}: {ours} | {theirs}")
     lines.append(f"    {found.count} of {found.total} elements of {found.output} differ")
     stored = next((site for site in found.stores if site is not None), None)
     if stored is not None:
@@ -106,8 +108,33 @@ def thread(site: Site) -> str:
     return f"{launch}CTA {site.cta} warp {site.warp} lane {site.lane}{turn}"
 
 
-def element(played: Played, output: str, index: tuple[int, ...]) -> str:
+def origin(scene: Scene, party: str, found: Origin) -> str:
+    """Where a wrong element of a party comes from."""
+    bits = f"0x{found.bits:x}, the model has 0x{found.expected:x}"
+    lines = [f"  TRACE of {party}: {element(scene, found.output, found.index)}: {bits}"]
+    if found.stored is None:
+        return "\n".join([*lines, "    no store that can be followed ever wrote it"])
+    lines.append(f"    stored at {where(found.stored)}: {thread(found.stored)}")
+    more = " (the nearest; there are more)" if found.cut else ""
+    lines.append(f"    made by {found.size} executions{more} of {', '.join(found.inputs) or 'no tensor'}")
+    if found.missing:
+        lines.append(f"    not made of all that its model's value depends on: {', '.join(found.missing)}")
+    lines += [f"    not followed: {one}" for one in found.unfollowed]
+    if found.stage is None or found.site is None:
+        return "\n".join([*lines, "    no row of the ledger can be told from the values it was made of"])
+    stage = found.stage
+    named = "named above" if found.named else "the first whose value does not follow"
+    lines.append(f"  DEPARTS at {where(found.site)}  {found.site.code}")
+    operands = ", ".join(f"0x{one:x}" for one in stage.operands)
+    lines.append(f"    row {stage.row} ({stage.value}), {named}: of {operands} the model makes 0x{stage.expected:x}")
+    lines.append(f"    {found.site.kernel[:80]}: {thread(found.site)}")
+    lines.append(f"    PTX line {found.site.line}  {found.site.text}")
+    lines += [f"      {_value(one)}" for one in found.site.values]
+    steps = list(dict.fromkeys(where(one) for one in reversed(found.path)))
+    return "\n".join([*lines, f"    from there to the store: {' -> '.join(steps)}"])
+
+
+def element(scene: Scene, output: str, index: tuple[int, ...]) -> str:
     """An element of an output, with its place in the pair's words."""
-    scene = played.scene
     words = scene.pair.place(scene.case, scene.inputs, output, index) if scene.pair.place else ""
     return f"{output}[{', '.join(map(str, index))}]" + (f" ({words})" if words else "")

@@ -65,10 +65,12 @@ class Ledger:
 
     Attributes:
         forced: row id -> step that is used whatever a declaration says.
+        tap: is told of every execution of a row: its id, its operands and its result.
     """
 
     rows: tuple[Row, ...]
     forced: Mapping[str, str] = field(default_factory=dict)
+    tap: Callable[[str, tuple[Any, ...], Any], None] | None = field(default=None, repr=False, compare=False)
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
@@ -92,11 +94,23 @@ class Ledger:
         """
         row = self[row_id]
         if row_id in self.forced:
-            return {**row.steps, **row.faults}[self.forced[row_id]]
+            return self._tapped(row_id, {**row.steps, **row.faults}[self.forced[row_id]])
         name = variants.get(row_id, row.names[0])
         if name not in row.names:
             raise UsageError(f"row {row_id} has no variant {name!r}; known: {', '.join(row.names)}")
-        return row.steps[name]
+        return self._tapped(row_id, row.steps[name])
+
+    def _tapped(self, row_id: str, step: Step) -> Step:
+        tap = self.tap
+        if tap is None:
+            return step
+
+        def tapped(*operands: Any) -> Any:  # noqa: ANN401  as the step
+            result = step(*operands)
+            tap(row_id, operands, result)
+            return result
+
+        return tapped
 
     def without(self, row_id: str) -> Self:
         """The ledger with one row switched off.

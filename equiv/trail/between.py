@@ -65,7 +65,7 @@ def element(
         if name in undefined:
             differs &= ~np.asarray(undefined[name], np.bool_)
         if index is not None:
-            _check(name, index, known[name].shape)
+            check_element(name, index, known[name].shape)
             return name, index
         found = np.argwhere(differs)
         if len(found):
@@ -73,7 +73,12 @@ def element(
     return None
 
 
-def _check(name: str, index: tuple[int, ...], shape: tuple[int, ...]) -> None:
+def check_element(name: str, index: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    """Refuses an index that an output of that shape does not have.
+
+    Raises:
+        UsageError: saying so.
+    """
     inside = len(index) == len(shape) and all(0 <= at < size for at, size in zip(index, shape, strict=True))
     if not inside:
         raise UsageError(f"output {name!r} has shape {shape}: no element {index}")

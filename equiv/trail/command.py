@@ -13,7 +13,9 @@ from equiv.terminal import visible
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
+    from equiv.explain import Explanation
     from equiv.mutate.scene import Scene
     from equiv.pairs import Pair
     from equiv.records import Case
@@ -30,15 +32,20 @@ def add_options(explain: Any) -> None:  # noqa: ANN401
         metavar="WAY",
         help=f"play one party in two ways and find the first instruction that departs: {WAYS}",
     )
-    explain.add_argument("--party", choices=PARTIES, default="candidate", help="whose instructions (default candidate)")
+    explain.add_argument(
+        "--trace", action="store_true", help="also go back from a wrong element to the instruction that departs"
+    )
+    explain.add_argument("--party", choices=PARTIES, default="candidate", help="of --against (default candidate)")
     explain.add_argument("--output", metavar="NAME", help="the output to begin with (default the first that differs)")
     explain.add_argument("--at", metavar="I,J,...", help="the element of it (default the first that differs)")
 
 
 def wanted(options: argparse.Namespace) -> bool:
     """Whether the options ask for instructions."""
-    if options.against is None and (options.output or options.at):
-        raise UsageError("--output and --at say where to begin with --against")
+    if options.against is None and not options.trace and (options.output or options.at):
+        raise UsageError("--output and --at say where --against or --trace begin")
+    if options.against is not None and options.trace:
+        raise UsageError("--against compares two plays, --trace one with its model: not both at once")
     if options.at and not options.output:
         raise UsageError("--at is an element of --output, which is missing")
     return options.against is not None
@@ -49,14 +56,42 @@ def run(options: argparse.Namespace, pair: Pair, case: Case) -> int:
     from equiv.report.trail import between
     from equiv.trail.between import departure, element
 
-    arch = architecture(options.device)
-    index = element_index(options.at)
-    os.environ.setdefault("CUTE_DSL_LINEINFO", "1")  # so that the PTX says which line of the kernel it is from
+    prepare(options)
+    arch, index = architecture(options.device), element_index(options.at)
     one, other = plays(pair, case, options.party, arch, options.against)
     chosen = element(one, other, options.output, index)
     found = None if chosen is None else departure(one, other, *chosen)
     print(visible(between(case, options.party, one, other, found)))
     return int(found is not None)
+
+
+def prepare(options: argparse.Namespace) -> None:
+    """Before anything is compiled: PTX shall say which line of the kernel it is from.
+
+    Raises:
+        UsageError: the device shows no instructions, or the element is none.
+    """
+    architecture(options.device)
+    element_index(options.at)
+    os.environ.setdefault("CUTE_DSL_LINEINFO", "1")
+
+
+def trace(options: argparse.Namespace, pair: Pair, case: Case, found: Sequence[Explanation]) -> None:
+    """Prints where a wrong element of each party that differs from its model comes from."""
+    from equiv.mutate.scene import record
+    from equiv.report.trail import origin as rendered
+    from equiv.runner import toolchain
+    from equiv.trail.stage import Model
+    from equiv.trail.why import origin
+
+    arch, index = architecture(options.device), element_index(options.at)
+    for one in found:
+        scene = record(pair, case, arch, one.party, sound=False)
+        declared = pair.declared(one.party, toolchain(getattr(pair, one.party)), arch, case)
+        assert pair.ledger is not None  # else nothing would have been found
+        model = Model(pair, case, scene.inputs, declared, pair.ledger())
+        print(visible(rendered(scene, one.party, origin(scene, model, one, options.output, index))))
+        scene.close()
 
 
 def architecture(device: str) -> str:

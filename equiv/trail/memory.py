@@ -139,34 +139,32 @@ def reads(log: Log, event: int, lane: int) -> tuple[Bytes, ...]:
 
 
 class _Writes:
-    """All that one instruction wrote in a log, by address.
+    """Writes to one space, by address.
 
     Attributes:
-        start, size, space, event, lane: of each write (of `stmatrix` each row, under the lane that gives its address).
+        start, size, event, lane: of each write (of `stmatrix` each row, under the lane that gives its address).
+        most: bytes of the largest.
     """
 
-    def __init__(self, events: Events, at: Words, spaces: Codes, sizes: Words, active: npt.NDArray[np.bool_]) -> None:
-        rows, lanes = np.nonzero(active)
-        start, size, space = at[rows, lanes], sizes[rows, lanes], spaces[rows, lanes]
-        order = np.lexsort((events[rows], start))
-        self.start, self.size, self.space = start[order], size[order].astype(np.int64), space[order]
-        self.event, self.lane = events[rows][order], lanes[order]
-        self.most = int(self.size.max(initial=0))
+    def __init__(self, writes: list[tuple[Events, Events, Words, Events]]) -> None:
+        event, lane, start, size = (np.concatenate(columns) for columns in zip(*writes, strict=True))
+        order = np.lexsort((event, start))
+        self.event, self.lane, self.start, self.size = event[order], lane[order], start[order], size[order]
+        self.most = int(size.max(initial=0))
 
-    def last(self, where: Bytes, address: int, size: int, before: int, mine: Mine | None) -> list[int]:
+    def last(self, address: int, size: int, before: int, mine: Mine | None) -> list[int]:
         """Places of the writes of the last event ahead of `before` that overlaps some bytes."""
-        low = np.searchsorted(self.start, np.uint64(max(address - self.most + 1, 0)))
-        high = np.searchsorted(self.start, np.uint64(address + size))
-        some = np.arange(low, high)
-        kept = (self.start[some].astype(np.int64) + self.size[some] > address) & (self.event[some] < before)
-        kept &= self.space[some] == where.space
+        low = int(self.start.searchsorted(np.uint64(max(address - self.most + 1, 0))))
+        high = int(self.start.searchsorted(np.uint64(address + size)))
+        kept = self.event[low:high] < before
+        kept &= self.start[low:high] + self.size[low:high].view(np.uint64) > np.uint64(address)
         if mine is not None:
-            kept &= mine(self.event[some], self.lane[some])
-        some = some[kept]
+            kept &= mine(self.event[low:high], self.lane[low:high])
+        some = np.flatnonzero(kept)
         if not len(some):
             return []
-        latest = self.event[some].max()
-        return [int(one) for one in some[self.event[some] == latest]]
+        events = self.event[low:high][some]
+        return [low + int(one) for one in some[events == events.max()]]
 
 
 class Memory:
@@ -178,32 +176,36 @@ class Memory:
 
     def __init__(self, log: Log) -> None:
         self.log = log
-        self._writes: dict[int, _Writes] = {}
+        found: dict[tuple[int, bool], list[tuple[Events, Events, Words, Events]]] = {}
         opaque = []
         for pc, events in log.by_pc.items():
             kind = writes(log.program.bytecode.instructions[pc])
             if kind == "opaque":
                 opaque.append(pc)
             elif kind:
-                self._writes[pc] = self._of(events, kind)
+                at, spaces, sizes, active = self._of(events, kind)
+                for space in np.unique(spaces):
+                    rows, lanes = np.nonzero(active & (spaces == space))
+                    size = sizes[rows, lanes].astype(np.int64)
+                    large = bool(size.max(initial=0) > _ROW)  # apart: where large ones may begin is a wide field
+                    found.setdefault((int(space), large), []).append((events[rows], lanes, at[rows, lanes], size))
+        self._writes = {key: _Writes(some) for key, some in found.items()}
         self.opaque = tuple(sorted(opaque))
 
-    def _of(self, events: Events, kind: str) -> _Writes:
+    def _of(self, events: Events, kind: str) -> tuple[Words, Codes, Words, npt.NDArray[np.bool_]]:
+        """Addresses, spaces, sizes of what one instruction writes at its events, and which of the lanes do."""
         log = self.log
         operands = log.operands(int(events[0]))
-        decoded = log.decoded(int(events[0]))
         start, space = addresses(log, events, "a")
         active = (log.column("mask")[events][:, None] >> np.arange(LANES, dtype=np.uint32) & 1).astype(bool)
         if kind == "rows":
             rows = 8 * len(vector(operands, "s", before=True))
-            return _Writes(events, start, space, np.full_like(start, _ROW), active & (np.arange(LANES) < rows))
-        if kind == "bulk":
-            return _Writes(events, start, space, log.lanes(events, named(operands, "n")), active)
-        if kind == "copy":
-            return _Writes(events, start, space, log.lanes(events, named(operands, "e")), active)
-        known = mods(decoded)
-        count = max(len(_stored(operands)), 1)
-        return _Writes(events, start, space, np.full_like(start, TYPE_BITS[known["type"]] // 8 * count), active)
+            return start, space, np.full_like(start, _ROW), active & (np.arange(LANES) < rows)
+        if kind in {"bulk", "copy"}:
+            return start, space, log.lanes(events, named(operands, "n" if kind == "bulk" else "e")), active
+        known = mods(log.decoded(int(events[0])))
+        size = TYPE_BITS[known["type"]] // 8 * max(len(_stored(operands)), 1)
+        return start, space, np.full_like(start, size), active
 
     def pieces(self, where: Bytes, before: int) -> list[tuple[int, int, Store | None]]:
         """Who last wrote each byte ahead of an event: (first byte, bytes, store), together all of `where`, in order."""
@@ -240,8 +242,8 @@ class Memory:
                 )
 
         best: tuple[_Writes, int] | None = None
-        for one in self._writes.values():
-            places = one.last(where, address, size, before, mine)
+        for (space, _), one in self._writes.items():
+            places = one.last(address, size, before, mine) if space == where.space else ()
             if places and (best is None or one.event[places[0]] > best[0].event[best[1]]):
                 # of lanes that store to one address the last one stays: see equiv/emulator/isa/memory.py
                 step = 128 // min(max(int(one.size[places[0]]), 4), 128)
@@ -257,14 +259,34 @@ class Memory:
     def touched(self, space: int) -> npt.NDArray[np.uint64]:
         """Spans of a space that were written, (address, bytes), `[n, 2]`, ascending."""
         found = [np.zeros((0, 2), np.uint64)]
-        for one in self._writes.values():
-            mine = one.space == space
-            found.append(np.stack([one.start[mine], one.size[mine].astype(np.uint64)], axis=1))
+        for (own, _), one in self._writes.items():
+            if own == space:
+                found.append(np.stack([one.start, one.size.astype(np.uint64)], axis=1))
         every = np.concatenate(found)
         every = every[np.lexsort((every[:, 1], every[:, 0]))]
         fresh = np.ones(len(every), np.bool_)
         fresh[1:] = (every[1:] != every[:-1]).any(axis=1)
         return np.asarray(every[fresh])
+
+    def read(self, space: int) -> npt.NDArray[np.int64]:
+        """Spans of a space that loads and copies read, (address, bytes), `[n, 2]`."""
+        log, found = self.log, [np.zeros((0, 2), np.int64)]
+        for pc, events in log.by_pc.items():
+            decoded = log.program.bytecode.instructions[pc]
+            kind = writes(decoded)
+            if decoded.shape is None or (decoded.shape.entry.base != "ld" and kind not in {"copy", "bulk"}):
+                continue
+            operands = log.operands(int(events[0]))
+            at, spaces = addresses(log, events, "s" if kind else "a")
+            if kind:
+                size = log.lanes(events, named(operands, "n" if kind == "bulk" else "e"))
+            else:
+                count = sum(slot.out for slot in decoded.shape.slots)
+                size = np.full_like(at, TYPE_BITS[mods(decoded)["type"]] // 8 * max(count, 1))
+            mine = (log.column("mask")[events][:, None] >> np.arange(LANES, dtype=np.uint32) & 1).astype(bool)
+            mine &= spaces == space
+            found.append(np.stack([at[mine], size[mine]], axis=1).astype(np.int64))
+        return np.unique(np.concatenate(found), axis=0)
 
     def _store(self, event: int, lane: int, byte: int, size: int) -> Store:
         """What byte `byte` of what a lane wrote is."""

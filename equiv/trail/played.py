@@ -120,6 +120,17 @@ class Played:
             self._clusters[key] = View(number, log, Memory(log), whole=True)
         return self._clusters[key]
 
+    def whole(self, view: View, event: int, lane: int) -> tuple[View, int]:
+        """An execution as all that its cluster did has it: that view and the event in it."""
+        if view.whole:
+            return view, event
+        log = view.log
+        cta, warp = log.thread(event)
+        found = self.cluster(view.launch, cta)
+        same = found.log.nth(log.pc(event), cta, warp, lane, log.turn(event, lane))
+        assert same is not None  # plays repeat each other
+        return found, same
+
     def written(
         self, address: int, size: int, before: tuple[View, int] | None = None
     ) -> list[Written | tuple[int, int]]:

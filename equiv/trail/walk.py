@@ -198,7 +198,7 @@ class Walk:
             }
             for point in (one, other)
         ]
-        more = [bool(read[number] & made[1 - number]) for number in (0, 1)]
+        more = [bool((read[number] - read[1 - number]) & made[1 - number]) for number in (0, 1)]
         if more[0] == more[1]:
             self._end("made by other instructions", one, other)
         else:
