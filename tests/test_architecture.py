@@ -33,6 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "commands",
         "running",
         "soak",
+        "budget",
         "reporting",
         "debugging",
         "doctor",
