@@ -103,20 +103,25 @@ def _tasks(config: pytest.Config, path: Path) -> dict[str, Task]:
         CaseFileError: the file has faults.
         UsageError: an unknown suite, or a case of this pair that does not exist.
     """
-    from equiv import casefile
+    from equiv import casefile, pairs
     from equiv.plan import DEFAULT_DEVICE, Settings, known_gaps
 
     asked, suites = config.getoption("equiv_case"), config.getoption("equiv_suite")
-    targets = [target for target in asked if fnmatchcase(path.stem, target.partition("::")[0])]
+    targets = [target for target in asked if fnmatchcase(path.stem, pairs.base(target.partition("::")[0]))]
     if asked and not targets:
         return {}
     devices = tuple(dict.fromkeys(config.getoption("equiv_device"))) or (DEFAULT_DEVICE,)
     settings = Settings(devices, tuple(config.getoption("equiv_seed")), gaps=known_gaps([path.parent]))
+    kernels = dict.fromkeys(target.partition("::")[0].partition(pairs.JOINT)[2] for target in targets) or {"": None}
     found = {}
-    for case in casefile.select(casefile.load(path), targets, suites):
-        for task in settings.tasks(case):
-            parts = [task.device] * (len(devices) > 1) + [f"seed={task.case.seed}"] * (task.case.seed != case.seed)
-            found[case.id + (f"[{','.join(parts)}]" if parts else "")] = task
+    for kernel in kernels:
+        pair = pairs.get(path.stem + (pairs.JOINT + kernel if kernel else ""))
+        wanted = [target for target in targets if target.partition("::")[0].partition(pairs.JOINT)[2] == kernel]
+        for case in casefile.select(casefile.load(path, pair), wanted, suites):
+            for task in settings.tasks(case):
+                parts = [kernel] * bool(kernel) + [task.device] * (len(devices) > 1)
+                parts += [f"seed={task.case.seed}"] * (task.case.seed != case.seed)
+                found[case.id + (f"[{','.join(parts)}]" if parts else "")] = task
     return found
 
 

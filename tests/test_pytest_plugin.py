@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
+import brought
 import pytest
 
 CASES = Path(__file__).parent / "support" / "cases"
@@ -68,6 +70,28 @@ def test_a_suite_is_collected_from_the_usual_folder_when_no_path_is_given(repo: 
             "3 case(s): 1 IDENTICAL, 1 REORDERED, 1 WITHIN, 0 UNSUPPORTED, 0 NOT_RUN, 0 MISMATCH, 0 ERROR",
         ]
     )
+
+
+def test_somebody_s_kernel_runs_beside_the_candidate_whose_place_it_takes(
+    repo: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = (
+        "from equiv.kernels import Kernel\n"
+        "KERNEL = Kernel(pair='fake', summary='', entry='equiv_fake:oracle', packages=('numpy',))\n"
+    )
+    brought.install(repo.path, "brought_one", source, {"equiv.kernels": {"theirs": "brought_one:KERNEL"}})
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(repo.path), os.environ["PYTHONPATH"]]))
+    result = run(repo, *ALONE, "--equiv-case", "fake+theirs::good", "--equiv-case", "fake::good", "-v")
+    result.assert_outcomes(passed=2, warnings=1)
+    result.stdout.fnmatch_lines(
+        [
+            "cases/fake.toml::good[[]theirs] PASSED*",
+            "cases/fake.toml::good PASSED*",
+            "*PytestWarning: fake+theirs::good is only WITHIN its envelope: *",
+        ]
+    )
+    result = run(repo, *ALONE, "--equiv-case", "fake+nobodys::good")
+    result.stdout.fnmatch_lines(["*no kernel named 'nobodys'; known: *theirs*"])
 
 
 def test_a_case_file_named_on_the_command_line_needs_no_option(repo: pytest.Pytester) -> None:
