@@ -84,7 +84,7 @@ def _values(left: Bits, right: Bits, format_name: str) -> Iterator[str]:
     """How wrong values relate to right ones, both `[n]`."""
     if format_name in FORMATS:
         yield from _numbers(left, right, FORMATS[format_name])
-    if len(left) > 1 and len(set(right.tolist())) == 1:
+    if len(left) > 1 and np.all(right == right[0]):
         yield f"got 0x{int(right[0]):x} everywhere there"
 
 

@@ -324,6 +324,17 @@ TABLE = [
 ]
 
 
+def test_patterns_are_looked_for_in_faults_and_not_in_what_is_declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    monkeypatch.setattr("equiv.compare.describe", lambda *_: f"pattern {looked.append('')}")
+    assert outcome(A, B, A, B)[0] is Status.REORDERED
+    assert looked == []
+    assert outcome(A, B, A, B, inside=(INSIDE, OUTSIDE))[0] is Status.MISMATCH
+    assert outcome(C, B, A, B)[0] is Status.MISMATCH
+    assert outcome(A, B, A, None)[0] is Status.WITHIN
+    assert len(looked) >= 3
+
+
 @pytest.mark.parametrize(("arrays", "options", "expected"), TABLE, ids=range(len(TABLE)))
 def test_the_status_table(
     arrays: tuple[Bits, Bits, Bits | None, Bits | None],
