@@ -97,7 +97,8 @@ def of(left: Dumped, right: Dumped) -> Compared:
                 continue
             pair = known()
             words = pair.words(name) if pair else {}
-            difference = compare_bits(spec, "A", bits, "B", other, excluded=excluded, **words)
+            place, shared = words.get("place"), words.get("shared")
+            difference = compare_bits(spec, "A", bits, "B", other, excluded=excluded, place=place, shared=shared)
             if difference is not None:
                 found.append((party, difference))
     return Compared(

@@ -325,8 +325,13 @@ TABLE = [
 
 
 def test_patterns_are_looked_for_in_faults_and_not_in_what_is_declared(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[str] = []
-    monkeypatch.setattr("equiv.compare.describe", lambda *_: f"pattern {looked.append('')}")
+    looked: list[Bits] = []
+
+    def describe(left: Bits, *_: object) -> str:
+        looked.append(left)
+        return "a pattern"
+
+    monkeypatch.setattr("equiv.compare.describe", describe)
     assert outcome(A, B, A, B)[0] is Status.REORDERED
     assert looked == []
     assert outcome(A, B, A, B, inside=(INSIDE, OUTSIDE))[0] is Status.MISMATCH
