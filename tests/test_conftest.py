@@ -6,8 +6,12 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from equiv import pytest_plugin
+from equiv.errors import UsageError
 
 ROOT_CONFTEST = Path(__file__).parent.parent / "conftest.py"
 
@@ -48,3 +52,24 @@ def test_loading_it_loads_no_cuda_library(monkeypatch: pytest.MonkeyPatch) -> No
     assert not {
         name for name in set(sys.modules) - before if name.split(".")[0] in {"torch", "triton", "cuda", "cutlass"}
     }
+
+
+def test_a_bad_list_is_refused_with_the_entry_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES=0,one: entry 2, 'one', is no index"):
+        visible(monkeypatch, "0,one", "gw0")
+    assert visible(monkeypatch, "0,one", None) == "0,one"
+
+
+@pytest.mark.parametrize(("device", "pinned"), [("cuda", "6"), ("cuda:0", "4,6"), ("emulated:sm_90a", "4,6")])
+def test_the_plugin_pins_xdist_workers_of_anybody_s_repository_when_all_gpus_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch, device: str, pinned: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw3")
+    options = {"equiv_device": [device]}
+    config = SimpleNamespace(
+        getoption=lambda name: options.get(name, []),
+        pluginmanager=SimpleNamespace(register=lambda *_: None),
+    )
+    pytest_plugin.pytest_configure(config)  # type: ignore[arg-type]
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == pinned

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+from typing import TYPE_CHECKING
+
 import torch
 
 from equiv.determinism import ways
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pytest
 
 
 def made(seed: int) -> dict[str, torch.Tensor]:
@@ -42,3 +50,23 @@ def test_the_bits_follow_the_seed() -> None:
 def test_outside_the_call_memory_is_torch_s_own() -> None:
     made(1)
     assert torch.zeros(8).add(torch.empty(8).zero_()).tolist() == [0.0] * 8
+
+
+def test_a_graph_is_captured_once_and_replayed_on_restored_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+
+    class Graph:
+        def replay(self) -> None:
+            events.append("replay")
+
+    @contextlib.contextmanager
+    def capture(_graph: Graph) -> Iterator[None]:
+        events.append("capture")
+        yield
+        events.append("captured")
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: events.append("wait"))
+    ways.replayed(2)(lambda: events.append("call"), lambda: events.append("restore"))
+    assert events == ["capture", "call", "captured", *["restore", "wait", "replay", "wait"] * 2]
