@@ -10,6 +10,7 @@ from equiv import pairs
 from equiv.determinism import matrix
 from equiv.plan import Settings, cases
 from equiv.records import Status
+from equiv.report.outcome import PASSING
 from equiv.workers import run_plan
 
 if TYPE_CHECKING:
@@ -32,5 +33,6 @@ def test_workers_pinned_to_all_gpus_or_one_give_the_same_verdict(gpu: Device) ->
     (case,) = cases(None, ["dsa_index::fp8-b17-ties"], [])
     tasks = list(Settings((gpu.name, "cuda")).tasks(case))
     by_number, pinned = sorted(run_plan(tasks, 2, 300), key=lambda verdict: verdict.device != gpu.name)
-    assert by_number.status is pinned.status is Status.REORDERED
+    assert by_number.status is pinned.status
+    assert by_number.status in PASSING, by_number.summary
     assert pinned.notes[-1].startswith("on GPU ")
