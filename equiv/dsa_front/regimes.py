@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from equiv import inputs as make
-from equiv.dsa_front import tensors, values
+from equiv.dsa_front import aimed, tensors, values
 from equiv.dsa_index import regimes as index
 from equiv.dsa_index.tensors import whole
 from equiv.geometry.dsa import DIM
@@ -78,11 +78,14 @@ W_QA: Mapping[str, Fill] = {
     "ones": lambda _, shape: make.exact_bf16(np.ones(shape)),
     "zero": lambda _, shape: np.zeros(shape, dtype=np.uint16),
     "wide": lambda d, shape: make.wide(d, shape, low=-12, high=12),
+    "by_lane": aimed.by_lane,
 }
+AIMED = "aimed_rows"
+"""Latents that are aimed at how they are normalised, so they depend on gamma and eps (`equiv.dsa_front.aimed`)."""
 
 
 REGIMES: Mapping[str, tuple[str, ...]] = {
-    "latent": (*LATENT, *QUERY),
+    "latent": (*LATENT, *QUERY, AIMED),
     "w_q": tuple(W_Q),
     "w_qa": tuple(W_QA),
     **{piece: known for piece, known in index.REGIMES.items() if piece != "q"},
@@ -102,18 +105,20 @@ def inputs(case: Case) -> dict[str, Bits]:
     of no piece are arbitrary bits.
     """
     found = index.beside_query(case, tensors.rows(case), float(tensors.axis(case, "key_eps")))
-    latent = _latent(case)
+    found["w_qa"] = W_QA[regime(case, "w_qa")](Draws(case.seed, "w_qa"), (1, RANK))[0]
+    latent = _latent(case, found["w_qa"])
     if tensors.is_normalized(case):
         found["q_c"] = latent
     else:
         found["projected"][:, :RANK] = latent
     found["w_q"] = W_Q[regime(case, "w_q")](Draws(case.seed, "w_q"), (OUTPUTS, RANK))
-    found["w_qa"] = W_QA[regime(case, "w_qa")](Draws(case.seed, "w_qa"), (1, RANK))[0]
     return found
 
 
-def _latent(case: Case) -> Bits:
+def _latent(case: Case, gamma: Bits) -> Bits:
     batch, name, draws = whole(case, "batch"), regime(case, "latent"), Draws(case.seed, "latent")
+    if name == AIMED:
+        return aimed.rows(draws, (batch, RANK), gamma, float(tensors.axis(case, "eps")))
     if name not in QUERY:
         return LATENT[name](draws, (batch, RANK))
     target, group = index.quantised(case)

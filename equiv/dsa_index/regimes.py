@@ -14,7 +14,7 @@ import numpy as np
 
 from equiv import inputs as make
 from equiv.dsa_index import aimed, tensors
-from equiv.dsa_index.aimed import AIMED
+from equiv.dsa_index.aimed import AIMED, TOKENS
 from equiv.geometry.dsa import BLOCK, DIM, HEADS, PAGE
 from equiv.inputs import Draws, Target
 from equiv.rounding.formats import E2M1, E4M3, F32
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from equiv.inputs import Ints
+    from equiv.inputs import Ints, Shape
     from equiv.records import Bits, Case
 
     Fill = Callable[[Draws, tuple[int, int], Target], Bits]
@@ -73,7 +73,21 @@ KEY: Mapping[str, Fill] = {
     "one_hot": Q["one_hot"],
     "nan_channel": Q["nan_channel"],
     "inf_channel": Q["inf_channel"],
+    "mixed": lambda d, shape, _: _mixed(d, shape),
 }
+
+
+def _mixed(draws: Draws, shape: Shape) -> Bits:
+    """Rows by turns of 40 binades, ordinary, of 16 binades, and with sums that cancel."""
+    kinds = (
+        make.wide(draws, shape, low=-20, high=20),
+        make.normal(draws, shape),
+        make.wide(draws, shape, low=-8, high=8),
+        make.cancelling(draws, shape),
+    )
+    return np.where(np.arange(shape[0])[:, None] % 2 == 0, kinds[0], np.choose(np.arange(shape[0])[:, None] // 2 % 3, kinds[1:]))
+
+
 HEAD_WEIGHTS: Mapping[str, Fill] = {
     "normal": Q["normal"],
     "bits": lambda d, shape, _: make.any_bits(d, shape),
@@ -164,7 +178,7 @@ REGIMES: Mapping[str, tuple[str, ...]] = {
     "key": tuple(KEY),
     "head_weights": tuple(HEAD_WEIGHTS),
     "norm_w": tuple(NORM_W),
-    "norm_b": (*NORM_B, *AIMED),
+    "norm_b": (*NORM_B, *AIMED, TOKENS),
     "slots": tuple(SLOTS),
     "cache": tuple(CACHE),
 }
@@ -212,13 +226,16 @@ def beside_query(case: Case, row: Mapping[str, int], eps: float) -> dict[str, Bi
     projected[:, weight : weight + HEADS] = fill("head_weights", HEAD_WEIGHTS, (batch, HEADS))
     pages, per_group = tensors.pages(case), DIM // group
     norm_w = fill("norm_w", NORM_W, (per_group, group)).ravel()
-    if (name := regime(case, "norm_b")) in AIMED:
-        rounds = tensors.axis(case, "key_round") == "bf16"
+    slots = SLOTS[regime(case, "slots")](Draws(case.seed, "slots"), batch, pages, tensors.page_stride(case))
+    rounds = tensors.axis(case, "key_round") == "bf16"
+    if (name := regime(case, "norm_b")) == TOKENS:
+        keys = projected[slots >= 0, key : key + DIM]
+        norm_b = aimed.tokens(keys, norm_w, eps, target, group, rounds=rounds)
+    elif name in AIMED:
         goal = aimed.goals(Draws(case.seed, "norm_b"), (per_group, group), target, name=name, rounds=rounds)
         norm_b = aimed.bias(goal, aimed.normalised(projected[0, key : key + DIM], norm_w, eps))
     else:
         norm_b = fill("norm_b", NORM_B, (per_group, group)).ravel()
-    slots = SLOTS[regime(case, "slots")](Draws(case.seed, "slots"), batch, pages, tensors.page_stride(case))
     return {
         "projected": projected,
         "norm_w": norm_w,

@@ -1,0 +1,129 @@
+"""Latents aimed at the norm's decisions: each addition of a row's squares moves its factor by the last bit, and the
+factor's last bit tips the rounding of normalised columns.
+
+Of a row, lane 0 of the candidate's 32 (columns 8 l .. 8 l + 7 of every 256) holds a large element in one of its four
+chains (columns mod 4). What that chain and the lanes it meets in the butterfly add is by turns less and more than half
+an ulp of the sum, so that each addition rounded otherwise changes it. The squares of all other elements vanish, so they
+may take significands with which x * factor * gamma rounds to BF16 one way for the row's factor and another way for that
+of a sum an ulp beside. Gamma brings small and large elements back to one size (`by_lane`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from equiv import inputs as make
+from equiv.dsa_front import values
+from equiv.geometry.front import RANK
+
+if TYPE_CHECKING:
+    from equiv.inputs import Draws, Ints, Reals, Shape
+    from equiv.records import Bits
+
+CHUNK: Final = 8
+CHAINS: Final = 4
+STAR: Final = (0, 1, 2, 4, 8, 16)
+"""The lane of the large element, and those it meets in the five steps of a butterfly."""
+SMALL: Final = 20
+"""Binades from the large element to the small ones."""
+TRIES: Final = 200
+"""Sums that are tried for one beside which both neighbours change some rounding."""
+ROOTS: Final = np.arange(182, 205)
+"""Significands of large elements: of a square of 2 to 2.56, the root moves by nearly an ulp where it does by one."""
+FEW: Final = ((130, 165), (195, 220))
+"""Significands of elements 12 binades below, whose squares are 0.26 to 0.41, and 0.58 to 0.74, ulps of the large square:
+each alone rounds down, or up, and two of a kind together the other way."""
+
+_COLUMN: Final = np.arange(RANK)
+_LANE: Final = _COLUMN % 256 // CHUNK
+_CHAIN: Final = _COLUMN % CHAINS
+
+
+def by_lane(draws: Draws, shape: Shape) -> Bits:
+    """Gamma: about 2^-5 in the lanes of `STAR` and 2^15 in all others, the same in both halves of the columns."""
+    exponent = 127 + np.where(np.isin(_LANE, STAR), -5, SMALL - 5)
+    bits = (exponent << 7 | draws.below("mantissa", 128, shape)).astype(np.uint16)
+    return values.mirrored(bits, RANK // 2, negative=False)
+
+
+def rows(draws: Draws, shape: Shape, gamma: Bits, eps: float) -> Bits:
+    """Latents [rows, 1536] for a gamma [1536].
+
+    A row's chain and whether its additions round down or up first are dealt such that neighbouring rows have all
+    chains, and runs of four rows, and of 16, both ways; the large element's size is drawn.
+    """
+    size = 127 - 2 + draws.below("size", 9, (shape[0],))
+    turn = int(draws.below("turn", 2, (1,))[0])
+    kinds = draws.below("kinds", 2, (shape[0], CHAINS + len(STAR)))
+    significands = [least + draws.below(f"few{kind}", most - least, shape) for kind, (least, most) in enumerate(FEW)]
+    order = draws.order("roots", TRIES)
+    small = size[:, None] - SMALL << 7 | draws.below("mantissa", 128, shape)
+    bits = small.astype(np.uint16)
+    for row in range(shape[0]):
+        kind = _kinds(row % CHAINS, row // 4 + row // 16 + turn, kinds[row])
+        large = int(np.argmax((_LANE == STAR[0]) & (_CHAIN == row % CHAINS)))
+        last = int(np.flatnonzero((_LANE == STAR[-1]) & (kind >= 0))[0])
+        kind[last] = -1
+        root, trim, decisive = _sum(int(size[row]) - 127, int((kind == 1).sum()), eps, np.roll(order, row))
+        bits[row] = _aimed(bits[row], decisive, gamma)
+        for which, significand in enumerate(significands):
+            bits[row] = np.where(kind == which, (size[row] - 12 << 7) + significand[row] - 128, bits[row])
+        bits[row, large] = (size[row] << 7) + root - 128
+        bits[row, last] = make.exact_bf16([trim])[0]
+    return bits | (draws.signs("sign", shape) << 15).astype(np.uint16)
+
+
+def _kinds(chain: int, turn: int, drawn: Ints) -> Ints:
+    """Index into `FEW` of each column [1536], or -1: the chain's behind its first by turns, then one of each lane."""
+    kind = np.full(RANK, -1)
+    own = np.flatnonzero((_LANE == STAR[0]) & (_CHAIN == chain))
+    kind[own[1:]] = (np.arange(1, len(own)) + turn) % 2
+    beside = [(STAR[0], chain ^ 1), (STAR[0], (chain ^ 2) & 2 | drawn[0]), *((lane, chain) for lane in STAR[1:])]
+    for at, (lane, other) in enumerate(beside, 1):
+        columns = np.flatnonzero((_LANE == lane) & (_CHAIN == other))
+        kind[columns[(turn + at) % len(columns)]] = drawn[at]
+    return kind
+
+
+def _trims() -> Reals:
+    """BF16 numbers whose squares are a whole number of 2^-22, up to 40, and as much as `FEW` has beyond."""
+    found = np.ldexp(np.arange(128, 256)[:, None], np.arange(-19, -15)).ravel(order="F")
+    squares = found * found * 2.0**22
+    beyond = squares % 1
+    return found[(squares < 40) & ((beyond > 0.2) & (beyond < 0.45) | (beyond > 0.55) & (beyond < 0.8))]
+
+
+_TRIMS: Final = _trims()
+
+
+def _sum(size: int, up: int, eps: float, order: Ints) -> tuple[int, float, npt.NDArray[np.bool_]]:
+    """(significand of the large element, the last of the few, `_decisive` of the factor) for some sum of squares."""
+    for number in order:
+        root, trim = ROOTS[number % len(ROOTS)], _TRIMS[number * 7 % len(_TRIMS)]
+        ulps = up + np.rint(trim * trim * 2.0**22)
+        total = 4.0**size * ((float(root) / 128) ** 2 + (ulps + np.arange(-1, 2)) * 2.0**-22)
+        mean = (total / RANK).astype(np.float32) + np.float32(eps)
+        decisive = _decisive((1 / np.sqrt(mean.astype(np.float64))).astype(np.float32))
+        if decisive.any(axis=(1, 2)).all():
+            break
+    return int(root), float(trim * 2.0**size), decisive
+
+
+def _decisive(factors: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
+    """Whether x * factor * gamma rounds to another BF16 with the first, and with the last factor, than with the middle.
+
+    [2, significand of x - 128, significand of gamma - 128], of three factors.
+    """
+    significands = np.arange(128, 256, dtype=np.float32)
+    words = ((significands[:, None] * factors[:, None, None]) * significands).view(np.uint32)
+    rounded = words + np.uint32(0x7FFF) + (words >> np.uint32(16) & np.uint32(1)) >> np.uint32(16)
+    return np.asarray(rounded[[0, 2]] != rounded[1])
+
+
+def _aimed(bits: Bits, decisive: npt.NDArray[np.bool_], gamma: Bits) -> Bits:
+    """The row with decisive significands in columns whose gamma has any, by turns for either neighbour."""
+    found = decisive[np.arange(len(gamma)) % 2, :, gamma % 128]
+    return np.where(found.any(axis=1), bits & 0xFF80 | np.argmax(found, axis=1).astype(np.uint16), bits)
