@@ -18,7 +18,7 @@ from equiv.dsa_index.tensors import whole
 from equiv.geometry.dsa import DIM
 from equiv.geometry.front import OUTPUTS, RANK
 from equiv.inputs import Draws
-from equiv.rounding.formats import BF16
+from equiv.rounding.formats import BF16, decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -43,6 +43,12 @@ def _poisoned_heads(draws: Draws, shape: Shape) -> Bits:
     return bits
 
 
+def _small_heads(draws: Draws, shape: Shape) -> Bits:
+    """Weights 108 to 139 binades smaller than ordinary ones, by head: projected heads about every floor of a scale."""
+    drop = 108 + np.arange(shape[0])[:, None] // DIM
+    return make.truncated(np.ldexp(decode(values.uniform(draws, shape, -4), BF16), -drop), BF16)
+
+
 LATENT: Mapping[str, Fill] = {
     "normal": make.normal,
     "integers": values.integers,
@@ -65,6 +71,7 @@ W_Q: Mapping[str, Fill] = {
     "integers": values.integers,
     "wide": lambda d, shape: make.wide(d, shape, low=-12, high=12),
     "zero_heads": _zero_heads,
+    "small_heads": _small_heads,
     "selector": lambda _, shape: values.selector(shape),
     "mirrored": lambda d, shape: values.mirrored(values.uniform(d, shape, -4), RANK // 2, negative=False),
     "neighbours": lambda d, shape: values.mirrored(values.uniform(d, shape, -4), 1, negative=False),

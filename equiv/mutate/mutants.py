@@ -114,7 +114,8 @@ class Target:
     @cached_property
     def ranges(self) -> Ranges:
         """What is known of registers."""
-        return Ranges(self.kernel, self.makers)
+        variables = (*self._module.variables, *self.kernel.variables)
+        return Ranges(self.kernel, self.makers, {one.name: one.align for one in variables if one.space == "shared"})
 
     @cached_property
     def dead(self) -> frozenset[int]:

@@ -1,7 +1,8 @@
 """What is known of a register's bits whatever the inputs are, and the mutants that this proves to be equivalent.
 
-Looks through instructions without a guard that are the only ones to write their register. Two proofs:
+Looks through instructions without a guard; a register that several write has the zeros that all of them leave. Proofs:
 
+* a comparison of constants, or of what is 1 or 0 with 0, that comes out as before;
 * an `and` whose constant differs only in bits that are zero in its other operand, as the low half of a widened bf16;
 * another rounding of a product with a power of two, where all that is made of it is a saturating conversion to 8 bits
   or fewer: the product is exact but for what is below 2^-126, which becomes a zero of the same sign either way, and
@@ -12,9 +13,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from equiv.emulator.dataflow import read
+from equiv.emulator.dataflow import read, written
 from equiv.emulator.isa.table import TYPE_BITS
-from equiv.emulator.ptx import Immediate, Instruction, Operand, Register, Special
+from equiv.emulator.ptx import Immediate, Instruction, Operand, Register, Special, Symbol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,25 +25,58 @@ if TYPE_CHECKING:
 ALL = (1 << 64) - 1
 MANTISSA = (1 << 23) - 1
 _NARROW = ("e4m3x2", "e5m2x2", "e2m1x2", "e2m3x2", "e3m2x2")
+_INTEGER_TESTS = ("eq", "ne")
 _DEEP = 24
 """Instructions that are looked through."""
 
 
 class Ranges:
-    """Facts about one kernel. `makers`: register -> the only instruction that writes it."""
+    """Facts about one kernel. `makers`: register -> the only instruction that writes it; `aligned`: alignment of shared
+    variables."""
 
-    def __init__(self, kernel: Kernel, makers: Mapping[str, Instruction]) -> None:
+    def __init__(
+        self, kernel: Kernel, makers: Mapping[str, Instruction], aligned: Mapping[str, int] | None = None
+    ) -> None:
         self._kernel = kernel
         self._makers = makers
-        self._zeros: dict[str, int] = {}
+        self._aligned = aligned or {}
         self._readers: dict[str, list[Instruction]] = {}
+        writers: dict[str, list[Instruction]] = {}
         for one in kernel.instructions:
             for name in set(read(one)):
                 self._readers.setdefault(name, []).append(one)
+            for name in written(one):
+                writers.setdefault(name, []).append(one)
+        self._zeros = self._all_zeros(writers)
+
+    def _all_zeros(self, writers: Mapping[str, list[Instruction]]) -> dict[str, int]:
+        """Register -> bits that are zero after each instruction that writes it: the greatest solution, also in loops."""
+        self._zeros = {
+            name: ALL if any(one.guard is None for one in ones) else 0 for name, ones in writers.items()
+        }
+        changed = True
+        while changed:
+            changed = False
+            for name, ones in writers.items():
+                known = self._zeros[name]
+                for one in ones if known else ():
+                    known &= self._made(one) if one.operands[0] == Register(name) else 0
+                if known != self._zeros[name]:
+                    self._zeros[name], changed = known, True
+        return self._zeros
 
     def equivalent(self, one: Instruction, after: Instruction) -> str:
         """Why a change cannot matter, or ""."""
         words = one.opcode.split(".")
+        if words[0] == "setp" and words[1] in _INTEGER_TESTS and after.opcode == one.opcode:
+            both = [self._compared(words, made) for made in (one, after)]
+            if both[0] is not None and both[0] == both[1]:
+                return "constants that compare as before"
+        if words[0] == "selp" and after.opcode == one.opcode and self._only_tested(one.operands[0]):
+            was_zero, is_zero = ([isinstance(x, Immediate) and x.bits == 0 for x in made.operands[1:3]] for made in (one, after))
+            constants = all(isinstance(x, Immediate) for made in (one, after) for x in made.operands[1:3])
+            if constants and was_zero == is_zero:
+                return "whether it is zero is all that is read of it"
         if words[0] == "and" and one.opcode == after.opcode and one.operands[:2] == after.operands[:2]:
             was, now = one.operands[2], after.operands[2]
             if isinstance(was, Immediate) and isinstance(now, Immediate):
@@ -55,19 +89,15 @@ class Ranges:
                 return "a product with a power of two, of which 8 bits are kept"
         return ""
 
-    def zeros(self, operand: Operand, depth: int = 0) -> int:
+    def zeros(self, operand: Operand) -> int:
         """Bits (of 64) that are zero in an operand whenever it is read."""
         if isinstance(operand, Immediate):
             return ~operand.bits & ALL
         if isinstance(operand, Special):
             return self._special(operand.name)
-        if not isinstance(operand, Register) or depth > _DEEP:
-            return 0
-        if operand.name not in self._zeros:
-            maker = self._makers.get(operand.name)
-            known = 0 if maker is None or maker.guard is not None else self._made(maker, depth)
-            self._zeros[operand.name] = known
-        return self._zeros[operand.name]
+        if isinstance(operand, Symbol):
+            return self._aligned.get(operand.name, 1) - 1
+        return self._zeros.get(operand.name, 0) if isinstance(operand, Register) else 0
 
     def _special(self, name: str) -> int:
         threads = self._kernel.directives.get("reqntid")
@@ -77,7 +107,7 @@ class Ranges:
         most = (*threads, 1, 1)[axis] - 1
         return ALL & ~((1 << most.bit_length()) - 1)
 
-    def _made(self, maker: Instruction, depth: int) -> int:
+    def _made(self, maker: Instruction) -> int:
         words = maker.opcode.split(".")
         base, kind = words[0], words[-1]
         if base == "cvt" and words[1:] == ["f32", "bf16"]:
@@ -86,9 +116,9 @@ class Ranges:
             return 0
         bits = TYPE_BITS[kind]
         wide = ALL & ~((1 << bits) - 1)
-        given = [self.zeros(one, depth + 1) for one in maker.operands[1:]]
+        given = [self.zeros(one) for one in maker.operands[1:]]
         count = maker.operands[2] if len(maker.operands) > 2 else None
-        if base == "mov" and len(given) == 1 and isinstance(maker.operands[0], Register):
+        if base == "mov" and len(given) == 1:
             return given[0] | wide
         if base == "cvt" and words[-2][0] == "u" and kind[0] == "u":
             return given[0] | (ALL & ~((1 << min(bits, TYPE_BITS[words[-2]])) - 1))
@@ -106,6 +136,26 @@ class Ranges:
             low = given[0] & given[1]
             return ((low ^ (low + 1)) >> 1) | wide  # trailing zeros of both stay; nothing is carried out of them
         return 0
+
+    def _compared(self, words: list[str], one: Instruction) -> bool | None:
+        """How an integer comparison comes out: of two constants, or of what has no bit of the other side's."""
+        left, right = one.operands[1:3]
+        if not isinstance(right, Immediate) or len(one.operands) != 3:
+            return None
+        if isinstance(left, Immediate):
+            mask = (1 << TYPE_BITS[words[-1]]) - 1
+            return (left.bits & mask == right.bits & mask) == (words[1] == "eq")
+        if right.bits & self.zeros(left) & (1 << TYPE_BITS[words[-1]]) - 1:
+            return words[1] == "ne"
+        return None
+
+    def _only_tested(self, target: Operand) -> bool:
+        """Whether all that reads a register compares it with 0."""
+        readers = self._readers.get(target.name, []) if isinstance(target, Register) else []
+        return bool(readers) and all(
+            one.opcode.startswith(("setp.ne.", "setp.eq.")) and one.operands[1:] == (target, Immediate(0, "int"))
+            for one in readers
+        )
 
     def _only_narrowed(self, target: Operand, depth: int = 0) -> bool:
         """Whether all that reads a float register is a saturating conversion to 8 bits or fewer."""

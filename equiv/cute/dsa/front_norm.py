@@ -15,7 +15,7 @@ from equiv.geometry.front import RANK
 CHUNKS = BLOCK_COLUMNS // CHUNK
 THREADS = 32 * WARPS
 TOGETHER = 4
-"""Rows whose loads a warp has under way at once; lane l tells row l mod 4 to CTA l // 4 of the cluster."""
+"""Rows, at most, whose loads a warp has under way at once; of m rows lane l tells row l mod m to CTA l // m."""
 
 
 @cute.jit
@@ -36,19 +36,33 @@ def factors(cta, mRows, eps: Float32, warp: Int32, lane: Int32):
     plan = cta.plan
     ctas = plan.cluster if plan.shares_factors else 1
     rank = cta.rank if cutlass.const_expr(plan.shares_factors) else 0
-    for first in cutlass.range(warp * ctas + rank, cta.valid, TOGETHER * WARPS * ctas, unroll=1):
-        places = [first + m * WARPS * ctas for m in range(TOGETHER)]
-        rows = [row_of(mRows, cta.first_row + cutlass.min(place, cta.valid - 1)) for place in places]
-        factor = row_factors(rows, eps, lane)
-        place = first + lane % TOGETHER * (WARPS * ctas)
-        if place < cta.valid and lane // TOGETHER < ctas:
-            if cutlass.const_expr(plan.shares_factors):
-                push(cta.factors + place, factor, cta.factors_full, lane // TOGETHER)
-            else:
-                cta.factors[place] = factor
+    first = warp * ctas + rank
+    if cutlass.const_expr(plan.n <= TOGETHER * WARPS * ctas):
+        if first < cta.valid:
+            some_factors(cta, mRows, eps, first, lane)
+    else:
+        for at in cutlass.range(first, cta.valid, TOGETHER * WARPS * ctas, unroll=1):
+            some_factors(cta, mRows, eps, at, lane)
     if cutlass.const_expr(plan.shares_factors):
         cute.arch.mbarrier_wait(cta.factors_full, 0)
     sync_warps()
+
+
+@cute.jit
+def some_factors(cta, mRows, eps: Float32, first: Int32, lane: Int32):
+    """Factors of row `first` of the tile and of those every 4 * CTAs rows behind it, up to `TOGETHER` of them."""
+    plan = cta.plan
+    ctas = plan.cluster if plan.shares_factors else 1
+    together = min(TOGETHER, -(-plan.n // (WARPS * ctas)))
+    places = [first + m * WARPS * ctas for m in range(together)]
+    rows = [row_of(mRows, cta.first_row + cutlass.min(place, cta.valid - 1)) for place in places]
+    factor = row_factors(rows, eps, lane)
+    place = first + lane % together * (WARPS * ctas)
+    if place < cta.valid and lane // together < ctas:
+        if cutlass.const_expr(plan.shares_factors):
+            push(cta.factors + place, factor, cta.factors_full, lane // together)
+        else:
+            cta.factors[place] = factor
 
 
 @cute.jit
