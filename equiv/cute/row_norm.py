@@ -45,11 +45,13 @@ def load_row(row: cute.Pointer, lane: Int32) -> list[cute.TensorSSA]:
 def squares(chunks: list[cute.TensorSSA]) -> Float32:
     """Sum of the squares of the row of which this lane holds `chunks`, in every lane."""
     rC = cute.make_rmem_tensor(CHAINS, Float32)
-    rC.fill(0.0)
     for i in cutlass.range_constexpr(len(chunks)):
         rX = chunks[i].to(Float32)
         for j in cutlass.range_constexpr(CHUNK):
-            rC[j % CHAINS] = cute.math.fma(rX[j], rX[j], rC[j % CHAINS])
+            if cutlass.const_expr(i == 0 and j < CHAINS):
+                rC[j] = rX[j] * rX[j]
+            else:
+                rC[j % CHAINS] = cute.math.fma(rX[j], rX[j], rC[j % CHAINS])
     return warp_sum((rC[0] + rC[1]) + (rC[2] + rC[3]))
 
 

@@ -1,11 +1,15 @@
-"""Latents aimed at the norm's decisions: each addition of a row's squares moves its factor by the last bit, and the
-factor's last bit tips the rounding of normalised columns.
+"""Latents and weights aimed at decisions of the norm, and at those behind the sums of slices.
 
-Of a row, lane 0 of the candidate's 32 (columns 8 l .. 8 l + 7 of every 256) holds a large element in one of its four
-chains (columns mod 4). What that chain and the lanes it meets in the butterfly add is by turns less and more than half
-an ulp of the sum, so that each addition rounded otherwise changes it. The squares of all other elements vanish, so they
-may take significands with which x * factor * gamma rounds to BF16 one way for the row's factor and another way for that
-of a sum an ulp beside. Gamma brings small and large elements back to one size (`by_lane`).
+`rows`: each addition of a row's squares moves its factor by the last bit, and that tips normalised columns. Of a row,
+lane 0 of the candidate's 32 (columns 8 l .. 8 l + 7 of every 256) holds a large element in one of its four chains
+(columns mod 4). What that chain and the lanes it meets in the butterfly add is by turns less and more than half an ulp
+of the sum, so that each addition rounded otherwise changes it. The squares of all other elements vanish, so they may
+take significands with which x * factor * gamma rounds to BF16 one way for the row's factor and another way for that of
+a sum an ulp beside. Gamma brings small and large elements back to one size (`by_lane`).
+
+`slices`: sums of slices that lie beside a tie of BF16 at which a scale doubles or a code changes.
+
+`flushed`: products that need the subnormal numbers among their factors and on the way.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from equiv.dsa_front import values
 from equiv.geometry.front import RANK
 
 if TYPE_CHECKING:
-    from equiv.inputs import Draws, Ints, Reals, Shape
+    from equiv.inputs import Draws, Ints, Reals, Shape, Target
     from equiv.records import Bits
 
 CHUNK: Final = 8
@@ -34,7 +38,7 @@ TRIES: Final = 200
 ROOTS: Final = np.arange(182, 205)
 """Significands of large elements: of a square of 2 to 2.56, the root moves by nearly an ulp where it does by one."""
 FEW: Final = ((130, 165), (195, 220))
-"""Significands of elements 12 binades below, whose squares are 0.26 to 0.41, and 0.58 to 0.74, ulps of the large square:
+"""Significands of elements 12 binades below, whose squares are 0.26 to 0.41, or 0.58 to 0.74, ulps of the large one's:
 each alone rounds down, or up, and two of a kind together the other way."""
 
 _COLUMN: Final = np.arange(RANK)
@@ -47,6 +51,41 @@ def by_lane(draws: Draws, shape: Shape) -> Bits:
     exponent = 127 + np.where(np.isin(_LANE, STAR), -5, SMALL - 5)
     bits = (exponent << 7 | draws.below("mantissa", 128, shape)).astype(np.uint16)
     return values.mirrored(bits, RANK // 2, negative=False)
+
+
+def flushed(draws: Draws, shape: Shape, piece: int) -> Bits:
+    """Latents (`piece` 0), gamma (1) or weights (2) of products of an ordinary size that lose what is flushed.
+
+    With an eps of 1 the factor is about 1. By turns of column pairs the latent is subnormal and gamma about 2^118;
+    gamma is, and the weight is about 2^118; latent times gamma is, both about 2^-65, and the weight is about 2^120.
+    """
+    turn = (_COLUMN // 2 + _COLUMN // CHUNK) % 3
+    exponent = np.array([[0, 127, 62], [245, 0, 62], [127, 245, 247]])[piece][turn]
+    bits = exponent << 7 | draws.below("mantissa", 127, shape) + 1
+    return (bits | draws.signs("sign", shape) << 15).astype(np.uint16)
+
+
+def slices(target: Target, width: int, shape: Shape) -> Bits:
+    """Weights [4096, 1536] for latents of ones, by which each scale's group of channels meets ties in its sums.
+
+    The first quarter of K gives a BF16 number and half an ulp of it, another one 0.3 or 0.6 float32 ulps: rounded down,
+    up, and to the nearest this is the tie, which BF16 rounds down, or more. One channel of a group is at the amax above
+    which the scale doubles, the next six at a midpoint between codes.
+    """
+    bits = np.zeros(shape, dtype=np.uint16)
+    down = target.midpoints[::2]  # the even code is below
+    mid = float(down[np.searchsorted(down, target.top / 2)])
+    for group in range(shape[0] // width):
+        for channel in range(7):
+            kind = (group if channel == 0 else channel) % 6
+            size = target.top if channel == 0 else mid
+            exponent = int(np.frexp(size)[1]) - 1
+            little = np.ldexp((1.25, 2.5)[kind // 3], exponent - 25)
+            row = bits[group * width + (channel * 5 + group) % width]
+            row[group % 64] = make.exact_bf16([size])[0]
+            row[group % 64 + 64] = make.exact_bf16([np.ldexp(1.0, exponent - 8)])[0]
+            row[(kind % 3 + 1) * RANK // 4 + group % 256] = make.exact_bf16([little])[0]
+    return bits
 
 
 def rows(draws: Draws, shape: Shape, gamma: Bits, eps: float) -> Bits:
@@ -64,8 +103,8 @@ def rows(draws: Draws, shape: Shape, gamma: Bits, eps: float) -> Bits:
     bits = small.astype(np.uint16)
     for row in range(shape[0]):
         kind = _kinds(row % CHAINS, row // 4 + row // 16 + turn, kinds[row])
-        large = int(np.argmax((_LANE == STAR[0]) & (_CHAIN == row % CHAINS)))
-        last = int(np.flatnonzero((_LANE == STAR[-1]) & (kind >= 0))[0])
+        large = int(np.argmax((STAR[0] == _LANE) & (row % CHAINS == _CHAIN)))
+        last = int(np.flatnonzero((STAR[-1] == _LANE) & (kind >= 0))[0])
         kind[last] = -1
         root, trim, decisive = _sum(int(size[row]) - 127, int((kind == 1).sum()), eps, np.roll(order, row))
         bits[row] = _aimed(bits[row], decisive, gamma)
@@ -79,11 +118,11 @@ def rows(draws: Draws, shape: Shape, gamma: Bits, eps: float) -> Bits:
 def _kinds(chain: int, turn: int, drawn: Ints) -> Ints:
     """Index into `FEW` of each column [1536], or -1: the chain's behind its first by turns, then one of each lane."""
     kind = np.full(RANK, -1)
-    own = np.flatnonzero((_LANE == STAR[0]) & (_CHAIN == chain))
+    own = np.flatnonzero((STAR[0] == _LANE) & (chain == _CHAIN))
     kind[own[1:]] = (np.arange(1, len(own)) + turn) % 2
     beside = [(STAR[0], chain ^ 1), (STAR[0], (chain ^ 2) & 2 | drawn[0]), *((lane, chain) for lane in STAR[1:])]
     for at, (lane, other) in enumerate(beside, 1):
-        columns = np.flatnonzero((_LANE == lane) & (_CHAIN == other))
+        columns = np.flatnonzero((lane == _LANE) & (other == _CHAIN))
         kind[columns[(turn + at) % len(columns)]] = drawn[at]
     return kind
 

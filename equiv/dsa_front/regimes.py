@@ -58,6 +58,8 @@ LATENT: Mapping[str, Fill] = {
     "subnormals": make.subnormals,
     "tiny": lambda d, shape: make.normal(d, shape, center=-11, spread=4),
     "large": values.large,
+    "flushed": lambda d, shape: aimed.flushed(d, shape, 0),
+    "ones": lambda _, shape: make.exact_bf16(np.ones(shape)),
     "one_hot": make.one_hot,
     "mirrored": lambda d, shape: values.mirrored(make.normal(d, shape, spread=0), RANK // 2, negative=True),
     "neighbours": lambda d, shape: values.mirrored(make.normal(d, shape, spread=0), 1, negative=True),
@@ -72,6 +74,7 @@ W_Q: Mapping[str, Fill] = {
     "wide": lambda d, shape: make.wide(d, shape, low=-12, high=12),
     "zero_heads": _zero_heads,
     "small_heads": _small_heads,
+    "flushed": lambda d, shape: aimed.flushed(d, shape, 2),
     "selector": lambda _, shape: values.selector(shape),
     "mirrored": lambda d, shape: values.mirrored(values.uniform(d, shape, -4), RANK // 2, negative=False),
     "neighbours": lambda d, shape: values.mirrored(values.uniform(d, shape, -4), 1, negative=False),
@@ -86,14 +89,17 @@ W_QA: Mapping[str, Fill] = {
     "zero": lambda _, shape: np.zeros(shape, dtype=np.uint16),
     "wide": lambda d, shape: make.wide(d, shape, low=-12, high=12),
     "by_lane": aimed.by_lane,
+    "flushed": lambda d, shape: aimed.flushed(d, shape, 1),
 }
+SLICES = "slices"
+"""Weights that are aimed at the quantisation, so they depend on the format (`equiv.dsa_front.aimed`)."""
 AIMED = "aimed_rows"
 """Latents that are aimed at how they are normalised, so they depend on gamma and eps (`equiv.dsa_front.aimed`)."""
 
 
 REGIMES: Mapping[str, tuple[str, ...]] = {
     "latent": (*LATENT, *QUERY, AIMED),
-    "w_q": tuple(W_Q),
+    "w_q": (*W_Q, SLICES),
     "w_qa": tuple(W_QA),
     **{piece: known for piece, known in index.REGIMES.items() if piece != "q"},
 }
@@ -118,7 +124,10 @@ def inputs(case: Case) -> dict[str, Bits]:
         found["q_c"] = latent
     else:
         found["projected"][:, :RANK] = latent
-    found["w_q"] = W_Q[regime(case, "w_q")](Draws(case.seed, "w_q"), (OUTPUTS, RANK))
+    if (name := regime(case, "w_q")) == SLICES:
+        found["w_q"] = aimed.slices(*index.quantised(case), (OUTPUTS, RANK))
+    else:
+        found["w_q"] = W_Q[name](Draws(case.seed, "w_q"), (OUTPUTS, RANK))
     return found
 
 

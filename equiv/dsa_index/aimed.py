@@ -79,7 +79,8 @@ def tokens(keys: Bits, norm_w: Bits, eps: float, target: Target, width: int, *, 
         keys: of the tokens, [T, 128] BF16 bits; the first 16 are aimed at.
         norm_w: FP32 bits [128].
         eps: added to the variances.
-        target: the code format. width: channels that share a scale.
+        target: the code format.
+        width: channels that share a scale.
         rounds: y is rounded to BF16 first, so boundaries are half a BF16 ulp beside.
     """
     plain = np.stack([normalised(key, norm_w, eps) for key in keys[:MOST]])

@@ -85,7 +85,9 @@ def _mixed(draws: Draws, shape: Shape) -> Bits:
         make.wide(draws, shape, low=-8, high=8),
         make.cancelling(draws, shape),
     )
-    return np.where(np.arange(shape[0])[:, None] % 2 == 0, kinds[0], np.choose(np.arange(shape[0])[:, None] // 2 % 3, kinds[1:]))
+    return np.where(
+        np.arange(shape[0])[:, None] % 2 == 0, kinds[0], np.choose(np.arange(shape[0])[:, None] // 2 % 3, kinds[1:])
+    )
 
 
 HEAD_WEIGHTS: Mapping[str, Fill] = {

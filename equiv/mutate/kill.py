@@ -1,7 +1,8 @@
 """The kill run of one mutant: the cheapest cases that come to its instruction first, up to the first one that notices.
 
-A mutant of an instruction that orders accesses changes nothing in the emulator's plain schedule, where copies land at
-once and warps run in turn; such mutants are played in three more ways, each only if the sound kernel passes it.
+A mutant of an instruction that orders accesses, or of what such a one is given, may change nothing in the plain
+schedule of the emulator, where copies land at once and warps run in turn; such mutants are played in three more ways,
+each only if the sound kernel passes it.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ class Stage:
         if not scenes:
             return Outcome("not reached")
         programs = {**self.sound, key: target.build(mutant)}
-        ways = WAYS if mutant.operator == "ordering" else {"": {}}
+        ways = WAYS if mutant.operator == "ordering" or target.orders(mutant.index) else {"": {}}
         killers, how, played = [], "", 0
         for scene in scenes:
             played += 1

@@ -15,14 +15,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from equiv.emulator import backend, contraction, engine, ptx_parser
-from equiv.emulator.dataflow import blocks, written
+from equiv.emulator.dataflow import blocks, read, written
 from equiv.emulator.decode import ARCHITECTURES, Decoder
 from equiv.emulator.inline import inline
 from equiv.emulator.ptx import Symbol
 from equiv.emulator.ptx_emitter import spelt
 from equiv.emulator.variables import place
 from equiv.errors import UnknownInstructionError
-from equiv.mutate.operators import BY_NAME
+from equiv.mutate.operators import BY_NAME, orders
 from equiv.mutate.ranges import Ranges
 
 if TYPE_CHECKING:
@@ -110,6 +110,24 @@ class Target:
         """Register -> the only instruction that writes it."""
         count = Counter(name for one in self.kernel.instructions for name in written(one))
         return {name: one for one in self.kernel.instructions for name in written(one) if count[name] == 1}
+
+    def orders(self, index: int) -> bool:
+        """Whether an instruction orders accesses or initialises what does, or makes something only for such ones."""
+        return index in self._ordering
+
+    @cached_property
+    def _ordering(self) -> frozenset[int]:
+        code = self.kernel.instructions
+        found = {index for index, one in enumerate(code) if orders(one) or one.opcode.startswith("mbarrier.")}
+        readers: dict[str, set[int]] = {}
+        for index, one in enumerate(code):
+            for name in read(one):
+                readers.setdefault(name, set()).add(index)
+        for index, one in enumerate(code):
+            uses = set().union(*(readers.get(name, set()) for name in written(one)))
+            if uses and all(code[use].opcode.startswith("mbarrier.") for use in uses):
+                found.add(index)
+        return frozenset(found)
 
     @cached_property
     def ranges(self) -> Ranges:

@@ -31,8 +31,7 @@ _DEEP = 24
 
 
 class Ranges:
-    """Facts about one kernel. `makers`: register -> the only instruction that writes it; `aligned`: alignment of shared
-    variables."""
+    """Facts about one kernel. `makers`: register -> the only instruction that writes it; `aligned`: of variables."""
 
     def __init__(
         self, kernel: Kernel, makers: Mapping[str, Instruction], aligned: Mapping[str, int] | None = None
@@ -50,10 +49,8 @@ class Ranges:
         self._zeros = self._all_zeros(writers)
 
     def _all_zeros(self, writers: Mapping[str, list[Instruction]]) -> dict[str, int]:
-        """Register -> bits that are zero after each instruction that writes it: the greatest solution, also in loops."""
-        self._zeros = {
-            name: ALL if any(one.guard is None for one in ones) else 0 for name, ones in writers.items()
-        }
+        """Register -> bits that are zero after each instruction that writes it: the greatest solution, for loops."""
+        self._zeros = {name: ALL if any(one.guard is None for one in ones) else 0 for name, ones in writers.items()}
         changed = True
         while changed:
             changed = False
@@ -73,7 +70,9 @@ class Ranges:
             if both[0] is not None and both[0] == both[1]:
                 return "constants that compare as before"
         if words[0] == "selp" and after.opcode == one.opcode and self._only_tested(one.operands[0]):
-            was_zero, is_zero = ([isinstance(x, Immediate) and x.bits == 0 for x in made.operands[1:3]] for made in (one, after))
+            was_zero, is_zero = (
+                [isinstance(x, Immediate) and x.bits == 0 for x in made.operands[1:3]] for made in (one, after)
+            )
             constants = all(isinstance(x, Immediate) for made in (one, after) for x in made.operands[1:3])
             if constants and was_zero == is_zero:
                 return "whether it is zero is all that is read of it"

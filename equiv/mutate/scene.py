@@ -7,9 +7,11 @@ included. What the sound run left behind is what a mutant must leave behind, bit
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -115,6 +117,7 @@ class Scene:
     _before: list[list[tuple[int, Bytes]]] = field(default_factory=list, repr=False)
     _after: list[list[tuple[int, Bytes]]] = field(default_factory=list, repr=False)
     _expected: dict[str, Bits] = field(default_factory=dict, repr=False)
+    _undefined: dict[str, npt.NDArray[np.bool_]] = field(default_factory=dict, repr=False)
 
     @property
     def cost(self) -> int:
@@ -174,11 +177,10 @@ class Scene:
         if all(map(_unchanged, self.buffers, self._after)):
             return ""
         outputs = self.outputs()
-        undefined = self.pair.undefined(self.case, self.inputs)
         for name, expected in self._expected.items():
             differs = np.asarray(outputs[name] != expected)
-            if name in undefined:
-                differs &= ~np.asarray(undefined[name], np.bool_)
+            if name in self._undefined:
+                differs &= ~self._undefined[name]
             if differs.any():
                 return f"{name}: {int(differs.sum())} of {differs.size} elements"
         faults = [fault for buffer in self.buffers for fault in buffer.faults()]
@@ -199,10 +201,24 @@ class Scene:
         """Takes the memory as it is for what a sound play leaves behind."""
         self._after = [_saved(buffer) for buffer in self.buffers]
         self._expected = self.outputs()
+        undefined = self.pair.undefined(self.case, self.inputs)
+        self._undefined = {name: np.asarray(places, np.bool_) for name, places in undefined.items()}
 
 
 def _saved(buffer: GuardedBuffer) -> list[tuple[int, Bytes]]:
-    return [(start, buffer.image.bytes[start:end].copy()) for start, end in buffer.image.extents()]
+    return [(start, _one(buffer.image.bytes[start:end].copy())) for start, end in buffer.image.extents()]
+
+
+_LARGE = 1 << 20
+_KEPT: WeakValueDictionary[bytes, Bits] = WeakValueDictionary()
+
+
+def _one(array: Bits) -> Bits:
+    """The array, or an equal one kept before if it is large: cases share weights, and what no launch changes."""
+    if array.nbytes < _LARGE:
+        return array
+    key = hashlib.blake2b(np.ascontiguousarray(array).view(np.uint8), digest_size=16).digest()
+    return _KEPT.setdefault(key + repr((array.shape, array.dtype.str)).encode(), array)
 
 
 def _unchanged(buffer: GuardedBuffer, saved: list[tuple[int, Bytes]]) -> bool:
@@ -227,7 +243,7 @@ def record(pair: Pair, case: Case, arch: str, party: str = "candidate", *, sound
     """
     packages.imported("torch")
     device = _Recording(arch)
-    inputs = pair.inputs(case)
+    inputs = {name: _one(bits) for name, bits in pair.inputs(case).items()}
     scene = Scene(pair, case, inputs, [GuardedBuffer(spec, case.seed, party) for spec in pair.layout(case)])
     for buffer in scene.buffers:
         buffer.place(inputs[buffer.spec.name] if buffer.spec.role != "output" else None)

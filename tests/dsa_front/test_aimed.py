@@ -1,0 +1,75 @@
+"""Latents aimed at the norm: an addition of squares that is rounded otherwise shows in normalised columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from equiv.dsa_front import aimed
+from equiv.inputs import Draws
+from equiv.rounding.formats import BF16, decode
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from equiv.records import Bits
+
+ROWS, RANK, EPS = 16, 1536, np.float32(1e-6)
+
+
+def rounded(value: npt.NDArray[np.float64], mode: str) -> npt.NDArray[np.float32]:
+    near = value.astype(np.float32)
+    if mode == "up":
+        return np.where(near < value, np.nextafter(near, np.float32(np.inf)), near)
+    if mode == "down":
+        return np.where(near > value, np.nextafter(near, np.float32(0)), near)
+    return near
+
+
+def normalised(x: npt.NDArray[np.float64], gamma: Bits, at: tuple[int, int], mode: str) -> Bits:
+    """A row's BF16 bits; the addition of each lane's column `at` (of 6 chunks, of 8) is rounded as `mode` says."""
+    columns = x.reshape(6, 32, 8)
+    chains = np.zeros((32, 4), dtype=np.float32)
+    for chunk in range(6):
+        for column in range(8):
+            total = columns[chunk, :, column] ** 2 + chains[:, column % 4].astype(np.float64)
+            chains[:, column % 4] = rounded(total, mode if (chunk, column) == at else "")
+    total = (chains[:, 0] + chains[:, 1]) + (chains[:, 2] + chains[:, 3])
+    for distance in (16, 8, 4, 2, 1):
+        total = total + total[np.arange(32) ^ distance]
+    factor = np.float32(1 / np.sqrt(float(total[0] / np.float32(RANK) + EPS)))
+    words = (x.astype(np.float32) * factor * decode(gamma, BF16).astype(np.float32)).view(np.uint32)
+    return words + np.uint32(0x7FFF) + (words >> np.uint32(16) & np.uint32(1)) >> np.uint32(16)
+
+
+@pytest.mark.parametrize("mode", ["up", "down"])
+def test_most_additions_of_a_rows_chain_decide_some_column(mode: str) -> None:
+    gamma = aimed.by_lane(Draws(0, "w_qa"), (1, RANK))[0]
+    x = decode(aimed.rows(Draws(0, "latent"), (ROWS, RANK), gamma, float(EPS)), BF16)
+    places = [(chunk, column) for chunk in range(6) for column in range(8) if (chunk, column) >= (0, 4)]
+    killed = sum(
+        (normalised(x[row], gamma, at, mode) != normalised(x[row], gamma, at, "")).any()
+        for row in range(ROWS)
+        for at in places
+        if at[1] % 4 == row % 4
+    )
+    assert killed > 0.4 * ROWS * len(places) / 4  # each is aimed at one way, up or down
+
+
+def test_ordinary_rows_show_hardly_any() -> None:
+    gamma = aimed.by_lane(Draws(0, "w_qa"), (1, RANK))[0]
+    x = Draws(0, "latent").bell("value", (ROWS, RANK))
+    at = [normalised(row, gamma, (5, 3), "up") != normalised(row, gamma, (5, 3), "") for row in x]
+    assert sum(one.any() for one in at) < 4
+
+
+def test_gamma_and_weights_of_flushed_latents_make_products_of_one_size() -> None:
+    pieces = [decode(aimed.flushed(Draws(0, "latent"), (4, RANK), piece), BF16) for piece in range(3)]
+    with np.errstate(all="ignore"):
+        least = np.abs(np.minimum(np.minimum(np.abs(pieces[0]), np.abs(pieces[1])), np.abs(pieces[0] * pieces[1])))
+    size = np.abs(np.prod(pieces, axis=0))
+    assert (least < 2.0**-126).all()
+    assert size.max() < 1
+    assert np.median(size) > 2.0**-12
