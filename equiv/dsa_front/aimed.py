@@ -62,7 +62,8 @@ def flushed(draws: Draws, shape: Shape, piece: int) -> Bits:
     turn = (_COLUMN // 2 + _COLUMN // CHUNK) % 3
     exponent = np.array([[0, 127, 62], [245, 0, 62], [127, 245, 247]])[piece][turn]
     bits = exponent << 7 | draws.below("mantissa", 127, shape) + 1
-    return (bits | draws.signs("sign", shape) << 15).astype(np.uint16)
+    words: Bits = (bits | draws.signs("sign", shape) << 15).astype(np.uint16)
+    return words
 
 
 def slices(target: Target, width: int, shape: Shape) -> Bits:

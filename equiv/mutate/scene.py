@@ -217,7 +217,7 @@ def _one(array: Bits) -> Bits:
     """The array, or an equal one kept before if it is large: cases share weights, and what no launch changes."""
     if array.nbytes < _LARGE:
         return array
-    key = hashlib.blake2b(np.ascontiguousarray(array).view(np.uint8), digest_size=16).digest()
+    key = hashlib.blake2b(array.tobytes(), digest_size=16).digest()
     return _KEPT.setdefault(key + repr((array.shape, array.dtype.str)).encode(), array)
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from equiv.dsa_index import PAIR
-from equiv.dsa_index.regimes import REGIMES
+from equiv.dsa_index import PAIR, aimed
+from equiv.dsa_index.regimes import FP4, FP8, REGIMES
 from equiv.records import Case
 from equiv.rounding.formats import F32, decode
 
@@ -142,3 +142,20 @@ def test_pow2_edges_lie_a_few_fp32_ulps_over_the_largest_value_times_a_power() -
         steps = amax & 0x7FFFFF
         assert 0x600000 < steps <= 0x600008
         assert 33 <= np.log2(decode(np.array([amax]), F32)[0] / 448).round() <= 63
+
+
+@pytest.mark.parametrize("axes", [{}, {"key_round": "f32"}, {"format": "fp4", "scale": "mx"}])
+def test_biases_aimed_at_tokens_bring_a_channel_of_each_to_a_midpoint(axes: dict[str, Any]) -> None:
+    inputs = PAIR.inputs(case({"key": "mixed", "norm_b": "aimed_tokens"}, batch=16, **axes))
+    keys = inputs["projected"][:, :128]
+    y = np.stack([aimed.normalised(key, inputs["norm_w"], 1e-6) for key in keys]) + decode(inputs["norm_b"], F32)
+    target, width = (FP4, 32) if axes.get("format") else (FP8, 128)
+    amax = np.abs(y).reshape(16, -1, width).max(axis=2).repeat(width, axis=1)
+    scaled = np.abs(y) / 2.0 ** np.ceil(np.log2(amax / target.top))
+    mids = target.midpoints
+    closest = mids[np.abs(scaled[..., None] - mids).argmin(axis=-1)]
+    edge = 0.0 if axes.get("key_round") else 2.0 ** (np.floor(np.log2(closest)) - 8)
+    beside = np.abs(np.abs(scaled - closest) - edge) / closest
+    near = beside < 2.0**-20
+    assert near.any(axis=1).mean() > 0.8, near.sum(axis=1)
+    assert near.sum() > 60

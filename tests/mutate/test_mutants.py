@@ -80,3 +80,13 @@ def test_no_two_mutants_of_an_instruction_are_alike(kernel: str) -> None:
     target = Target(Image(b"twice", mutant_pair.PTX, "sm_100a", {}), kernel)
     seen = [(one.index, one.after) for one in target.mutants(ALL)]
     assert len(seen) == len(set(seen)) >= 40
+
+
+def test_what_is_made_for_an_mbarrier_alone_belongs_to_what_orders() -> None:
+    body = (
+        ".shared .align 8 .b64 bar; mov.u32 %r1, bar; mov.b32 %r2, 32; mov.b32 %r3, 1;"
+        "mbarrier.init.shared.b64 [%r1], %r2; st.global.b32 [%rd1], %r3; bar.sync 0; fence.acq_rel.gpu;"
+    )
+    target = target_of(body)
+    opcodes = [one.opcode for index, one in enumerate(target.kernel.instructions) if target.orders(index)]
+    assert opcodes == ["mov.u32", "mov.b32", "mbarrier.init.shared.b64", "bar.sync", "fence.acq_rel.gpu"]

@@ -65,3 +65,22 @@ def test_a_product_with_a_power_of_two_that_becomes_a_code_has_one_rounding() ->
 )
 def test_it_is_not_so_if_more_of_it_is_kept_or_the_factor_has_a_mantissa(body: str) -> None:
     assert reasons(body, "rounding")["mul.rz.f32 %r3, %r4, %r1;"] == ""
+
+
+def test_constants_that_compare_as_before_are_the_same() -> None:
+    test = "setp.ne.b32 %p1, 1, 0; @%p1 st.global.b32 [%rd1], %r2;"
+    found = reasons(test, "immediate")
+    assert found["setp.ne.b32 %p1, 2, 0;"] == "constants that compare as before"
+    assert found["setp.ne.b32 %p1, 0, 0;"] == ""
+    one_or_zero = f"selp.b32 %r1, 1, 0, %p2; {test.replace('1, 0;', '%r1, 0;')}"
+    found = reasons(one_or_zero, "immediate")
+    assert found["selp.b32 %r1, 2, 0, %p2;"] == "whether it is zero is all that is read of it"
+    assert found["selp.b32 %r1, 1, 1, %p2;"] == ""
+    assert reasons(one_or_zero + "st.global.b32 [%rd1], %r1;", "immediate")["selp.b32 %r1, 2, 0, %p2;"] == ""
+
+
+def test_an_array_aligned_to_more_has_zeros_in_its_address() -> None:
+    head = ".shared .align 64 .b8 array[128]; mov.u32 %r1, array; add.s32 %r2, %r1, 32; and.b32 %r3, %r2, 0xffe0;"
+    found = reasons(head + "st.global.b32 [%rd1], %r3;", "immediate")
+    assert found["and.b32 %r3, %r2, 65505;"] == "the bits that the constant differs in are zero"
+    assert found["and.b32 %r3, %r2, 65503;"] == ""
