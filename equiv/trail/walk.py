@@ -254,9 +254,9 @@ class Walk:
             return
         both = (operands[0], ours.store.lane), (operands[1], theirs.store.lane)
         values = [point.view.log.value(point.event, *one) for point, one in zip(points, both, strict=True)]
-        if values[0] == values[1] or (self.strict and unlike(*points, spelling=True)):
+        if self.strict and unlike(*points, spelling=True):
             self._push(*points)
-        else:
+        elif values[0] != values[1]:  # else this piece of what differs does not
             self._back(points, both)
 
     def _alone(self, number: int, point: Point) -> bool:
