@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from equiv.trail.memory import Bytes
 
 _ALL_LANES = frozenset({"redux", "vote", "match", "mma", "movmatrix"})
+_FILL_TENSOR = ("tcgen05.mma.", "tcgen05.cp.", "tcgen05.st.")
 _UNSEEN = {
     "wgmma": "operands in shared memory",
     "tcgen05": "tensor memory",
@@ -63,7 +64,21 @@ def made_of(log: Log, event: int, lane: int, result: str = "") -> Made:
         return Made(tuple((one, other) for one in values for other in range(LANES) if mask >> other & 1))
     if base in {"ld", "ldmatrix"}:
         return _loaded(log, event, lane, result)
-    return Made(tuple((one, lane) for one in held), (), _UNSEEN.get(base, ""))
+    return Made(tuple((one, lane) for one in held), (), _unseen(log, base))
+
+
+def _unseen(log: Log, base: str) -> str:
+    """What else a result may depend on; of tensor memory also the instructions that wrote it."""
+    known = _UNSEEN.get(base, "")
+    if base != "tcgen05":
+        return known
+    kernel = log.program.kernel
+    makers = [one for pc in sorted(log.by_pc) if (one := kernel.instructions[pc]).opcode.startswith(_FILL_TENSOR)]
+    places = (
+        f"{one.source[0].rsplit('/', 1)[-1]}:{one.source[1]}" if one.source else f"PTX line {one.line}"
+        for one in makers
+    )
+    return f"{known}, written at {', '.join(dict.fromkeys(places))}" if makers else known
 
 
 def _loaded(log: Log, event: int, lane: int, result: str) -> Made:

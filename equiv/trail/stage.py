@@ -46,7 +46,7 @@ _MOVES = frozenset({"mov", "shfl", "ld", "st", "prmt", "selp", "cp"})
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """One execution of a ledger row by the model: operands and result `[n]`, patterns; of the result `width` bits."""
+    """One execution of a row by the model: operands and result `[n]`, patterns; `width`: its bits, 0: a number."""
 
     row: str
     operands: tuple[Words, ...]
@@ -164,9 +164,9 @@ def _execution(row: str, operands: Sequence[Any], result: Any) -> Execution | No
     """None if it is none of element by element, or of other things than patterns of up to 32 bits."""
     made = np.asarray(result)
     arrays = [np.asarray(one) for one in operands]
-    if any(one.dtype not in {np.dtype("u2"), np.dtype("u4")} for one in arrays) or made.dtype.kind != "u":
+    if any(one.dtype not in {np.dtype("u2"), np.dtype("u4")} for one in arrays) or made.dtype.kind not in "ui":
         return None
-    if made.dtype.itemsize > 4 or not 0 < made.size <= LARGEST:
+    if not 0 < made.size <= LARGEST or (made.dtype.kind == "u" and made.dtype.itemsize > 4):
         return None
     varying = [one for one in arrays if one.size > 1]
     try:
@@ -174,7 +174,8 @@ def _execution(row: str, operands: Sequence[Any], result: Any) -> Execution | No
     except ValueError:
         return None
     flat = tuple(np.ascontiguousarray(one).reshape(-1).astype(np.uint32) for one in shaped)
-    return Execution(row, flat, made.reshape(-1).astype(np.uint32), made.dtype.itemsize * 8) if flat else None
+    width = made.dtype.itemsize * 8 if made.dtype.kind == "u" else 0
+    return Execution(row, flat, made.reshape(-1).astype(np.uint32), width) if flat else None
 
 
 class Values:
@@ -272,7 +273,7 @@ def stage(some: Slice, kept: Sequence[Execution], ledger: Ledger) -> Stage | Non
     values = Values(some)
     judged: dict[str, None] = {}
     for number, one in enumerate(kept):
-        for at in _present(values, one):
+        for at in _present(values, one) if one.width else ():
             operands = tuple(int(operand[at]) for operand in one.operands)
             node = values.reader(operands)
             if node is None:

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import index_faults
+import kda_faults
 import pytest
 from seeded import faulty, package
 
+from equiv import kda
 from equiv.casefile import load
 from equiv.device import device
 from equiv.dsa_index import PAIR
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
 
     from equiv.trail.why import Origin
 
-CASES = {case.id: case for case in load(Path(__file__).parents[2] / "cases" / "dsa_index.toml", PAIR)}
+CASE_FILES = Path(__file__).parents[2] / "cases"
+CASES = {case.id: case for case in load(CASE_FILES / "dsa_index.toml", PAIR)}
 FAULTS = {fault.name: fault for fault in index_faults.FAULTS}
 ARCH = "sm_90a"
 
@@ -109,6 +112,25 @@ def test_a_version_of_the_kernel_departs_from_the_shipped_one_at_the_changed_lin
     assert sources[-1] is not None
     assert sources[-1][1] == changed(fault)[1], text
     assert Path(sources[-1][0]).name == Path(fault.module).name, text
+
+
+@pytest.mark.slow
+def test_a_row_of_the_recurrence_is_followed_out_of_a_cut_slice_through_shared_memory() -> None:
+    fault = next(fault for fault in kda_faults.FAULTS if fault.name == "eps added to the mean")
+    case = next(case for case in load(CASE_FILES / "kda.toml", kda.PAIR) if case.id == fault.case)
+    pair = faulty(kda.PAIR, fault, "kda_faults")
+    (found,) = explain(pair, case, device(f"emulated:{ARCH}"))
+    scene = record(pair, case, ARCH, sound=False)
+    assert pair.ledger is not None
+    declared = pair.declared("candidate", toolchain(pair.candidate), ARCH, case)
+    one = origin(scene, Model(pair, case, scene.inputs, declared, pair.ledger()), found, None, None)
+    scene.close()
+    assert one.cut
+    assert one.missing == ()
+    assert one.stage is not None
+    assert (one.stage.row, one.named) == ("kda.13a", True)
+    assert one.site is not None
+    assert [value.bits for value in one.site.values][1] == 0x390637BD  # 128e-6, not 1e-6
 
 
 def test_options_that_do_not_fit_each_other_are_refused() -> None:
