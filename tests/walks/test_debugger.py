@@ -33,8 +33,10 @@ def test_a_wrong_code_is_named_shrunk_and_handed_on(clone: Clone, tmp_path: Path
     said, _ = clone.equiv(*again[1].split(), ends=1)
     assert "1 MISMATCH" in said
 
-    said, _ = clone.equiv("explain", CASE, *ON, ends=0)
+    said, _ = clone.equiv("explain", CASE, *ON, "--trace", ends=0)
     assert "dsa.R14 (q: FP8 code) were mantissa cut first" in said
+    number = source.splitlines().index(line) + 1
+    assert re.search(rf"DEPARTS at convert\.py:{number}\b", said), said
 
     clone.equiv("dump", CASE, *ON, "--out", "wrong", ends=0)
     said, _ = clone.equiv("compare", "sound", "wrong", ends=1)
