@@ -52,8 +52,7 @@ FAULTS = (
         CONVERT,
         E4M3,
         E4M3.replace("[high, low]", f"[high, {HIGH_BITS % 'low'}]"),
-        "dsa.R14 (q: FP8 code) were mantissa cut first and dsa.K3d (key: FP8 code) were mantissa cut first, but in "
-        "some places only",
+        "dsa.R14 (q: FP8 code) were mantissa cut first, but in some places only",
     ),
     Fault(
         "scale rounded down",
