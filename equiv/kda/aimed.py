@@ -1,30 +1,23 @@
-"""Values of `kda` aimed at a decision: sums exactly between two BF16 values, dot products that cancel.
+"""Rows and weights of `kda` aimed at a decision: what is rounded lies exactly between two BF16 values, or just beside.
 
-Random data hardly ever meets a tie, and shows another order of summation in few elements. The regimes here construct
-both. For states, one step is computed in float64 (spec/kda.md 1.2 to 1.5) and one element a row is changed so that a
-chosen sum meets its goal to within the rounding of that element; what is left is how the sums are rounded. All of it
-is elementwise IEEE arithmetic in a fixed order, so the bits are the same on every machine.
+Random data hardly ever meets a tie. All of it is elementwise IEEE arithmetic in a fixed order, so the bits are the same
+on every machine.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from equiv.geometry.kda import DIM, RANK, TAPS
-from equiv.inputs import truncated
-from equiv.kda.tensors import axis, whole
+from equiv.geometry.kda import RANK, TAPS
+from equiv.inputs import exact_bf16, normal, truncated
 from equiv.rounding.formats import BF16, F32, decode
 
 if TYPE_CHECKING:
     from equiv.inputs import Draws, Ints, Reals, Shape
-    from equiv.records import Bits, Case
-
-AIMED = ("aimed_midpoints", "aimed_dot_zero", "aimed_out_zero")
-MOST = 48
-"""Heads of all requests together that an aimed state is made for."""
+    from equiv.records import Bits
 
 
 def row_ties(draws: Draws, shape: Shape) -> Bits:
@@ -78,95 +71,52 @@ def f_b_ties(draws: Draws, shape: Shape) -> Bits:
     return truncated(values, BF16)
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """What a state meets in the first token of the first step, float64: [R, H, 128] each, `beta` [R, H]."""
+def silu_ties(draws: Draws, shape: tuple[int, ...]) -> Reals:
+    """Numbers from 0.2 to 7.5 whose SiLU is halfway between two BF16 values, to within two FP32 ulps."""
+    goal = midpoint(np.float64(0.125) + 7.0 * (draws.below("goal", 1 << 16, shape) * 2.0**-16))
+    low, high = np.zeros(shape), np.full(shape, 16.0)
+    for _ in range(48):
+        middle = (low + high) / 2
+        over = middle / (1 + exp(-middle)) > goal
+        low, high = np.where(over, low, middle), np.where(over, middle, high)
+    return np.asarray(high * (1 + (draws.below("beside", 5, shape) - 2) * 2.0**-24))
 
-    query: Reals
-    key: Reals
-    value: Reals
-    decay: Reals
-    beta: Reals
+
+@cache
+def gate_pairs() -> tuple[Bits, Ints]:
+    """(BF16 x, significand m of 128..255) for which m sigmoid(x) is within 4 FP32 ulps of half a BF16 ulp."""
+    magnitude = np.arange(0x3C00, 0x4180)
+    gates = np.concatenate([magnitude, magnitude | 0x8000]).astype(np.uint16)
+    product = sigmoid(decode(gates, BF16))[:, None] * np.arange(128, 256)
+    scaled = np.frexp(product)[0] * 256
+    near = np.abs(scaled - np.floor(scaled) - 0.5) < 4 * 2.0**-16
+    which, significand = np.nonzero(near)
+    return gates[which], significand.astype(np.int64) + 128
 
 
-def adjust(case: Case, found: dict[str, Bits], real: Ints, source: Ints, name: str) -> None:
-    """Changes one element a row of the states that the first token reads.
+def paired_gates(draws: Draws, shape: Shape) -> Bits:
+    """Output gates by channel: of `gate_pairs`, so open that the sigmoid is within a few ulps of 1, or ordinary.
 
-    Args:
-        case: the case.
-        found: all inputs; `state` is changed in place, the rest is read.
-        real: the requests that have slots.
-        source: the slot that each of them reads.
-        name: `aimed_midpoints`: the outputs before the norm lie halfway between two BF16 values; `aimed_out_zero`: they
-            are 0; `aimed_dot_zero`: the decayed state times the key is 0.
+    Which channel has which is that of `aimed_gates` states and mixed norm weights: 0 and 2 of four, 1, and 3.
     """
-    step = _first_token(case, found, real)
-    state = decode(found["state"][source], F32)
-    if name == "aimed_dot_zero":
-        weight, known, goal = step.decay * step.key, np.zeros(step.value.shape), np.zeros(step.value.shape)
-        total = _sum(state * weight[:, :, None, :])
-    else:
-        # o = sum_k S d (q - (q.k) beta k) + (q.k) beta v is linear in a row of the state.
-        mixed = _sum(step.query * step.key) * step.beta
-        weight = step.decay * (step.query - mixed[..., None] * step.key)
-        known = mixed[..., None] * step.value
-        total = _sum(state * weight[:, :, None, :]) + known
-        goal = np.zeros(total.shape) if name == "aimed_out_zero" else _midpoint(total)
-    at = np.argmax(np.abs(weight), axis=-1)
-    largest = np.take_along_axis(weight, at[..., None], axis=-1)
-    index = np.broadcast_to(at[:, :, None, None], (*total.shape, 1))
-    moved = np.take_along_axis(state, index, axis=-1) + ((goal - total) / largest)[..., None]
-    bits = found["state"][source]
-    np.put_along_axis(bits, index, moved.astype(np.float32).view(np.uint32), axis=-1)
-    found["state"][source] = bits
+    known, _ = gate_pairs()
+    kinds = np.arange(shape[1]) % 4
+    found = np.where(kinds % 2 == 0, known[draws.below("pair", len(known), shape)], open_gates(draws, shape))
+    return np.where(kinds == 3, normal(draws, shape, center=0, spread=1), found).astype(np.uint16)
 
 
-def _first_token(case: Case, found: dict[str, Bits], real: Ints) -> _Step:
-    heads, tokens = whole(case, "heads"), whole(case, "tokens")
-    dim = heads * DIM
-    row = decode(found["rows"][real * tokens], BF16)
-    offset = found["accepted"].view(np.int32)[0, real] - 1
-    slot = found["slots"].view(np.int32)[real, 0]
-    taps = decode(found["conv_w"], F32)
-    total = decode(found["conv_bias"], F32)[None] if "conv_bias" in found else np.zeros((1, 3 * dim))
-    for at in range(3):
-        total = total + decode(found["conv_state"][slot, :, offset + at], BF16) * taps[:, at]
-    total = total + row[:, : 3 * dim] * taps[:, 3]
-    query, key, value = np.moveaxis(_bf16(total / (1 + _exp(-total))).reshape(-1, 3, heads, DIM), 1, 0)
-    f_a, f_b = row[:, 4 * dim : 4 * dim + RANK], decode(found["f_b"], BF16)
-    raw = np.stack([_bf16(_sum(f_b * one)) for one in f_a])
-    rate = _exp(decode(found["a_log"], F32))[:, None]
-    opened = _sigmoid(rate * (raw + decode(found["dt_bias"], F32)).reshape(-1, heads, DIM))
-    return _Step(
-        query=query / np.sqrt(_sum(query * query) + 1e-6)[..., None] * DIM**-0.5,
-        key=key / np.sqrt(_sum(key * key) + 1e-6)[..., None],
-        value=value,
-        decay=_exp(float(axis(case, "lower_bound")) * opened),
-        beta=_sigmoid(row[:, 4 * dim + RANK :]),
-    )
+def open_gates(draws: Draws, shape: Shape) -> Bits:
+    """Values from 14 to 18: the sigmoid is 1 less at most a dozen halves of an ulp."""
+    return exact_bf16(14 + draws.below("open", 32, shape) / 8.0)
 
 
-def _midpoint(values: Reals) -> Reals:
+def midpoint(values: Reals) -> Reals:
     """The middle of the two BF16 values around each value."""
     bits = values.astype(np.float32).view(np.uint32) & np.uint32(0xFFFF0000) | np.uint32(0x8000)
     return decode(bits, F32)
 
 
-def _bf16(values: Reals) -> Reals:
-    """Rounded to BF16, by way of FP32."""
-    bits = values.astype(np.float32).view(np.uint32).astype(np.int64)
-    return decode(bits + 0x7FFF + (bits >> 16 & 1) & 0xFFFF0000, F32)
-
-
-def _sum(terms: Reals) -> Reals:
-    """Sum along the last axis, a power of two, always in the same order."""
-    while terms.shape[-1] > 1:
-        half = terms.shape[-1] // 2
-        terms = terms[..., :half] + terms[..., half:]
-    return terms[..., 0]
-
-
-def _exp(x: Reals) -> Reals:
+def exp(x: Reals) -> Reals:
     """Exponential to some 1e-12, by additions and multiplications alone; -700 <= x <= 700 is enforced."""
     small = np.clip(x, -700.0, 700.0) * 2.0**-12
     term = total = np.ones_like(small)
@@ -178,5 +128,6 @@ def _exp(x: Reals) -> Reals:
     return total
 
 
-def _sigmoid(x: Reals) -> Reals:
-    return np.asarray(1 / (1 + _exp(-x)))
+def sigmoid(x: Reals) -> Reals:
+    """1 / (1 + e^-x)."""
+    return np.asarray(1 / (1 + exp(-x)))

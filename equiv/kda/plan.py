@@ -51,6 +51,7 @@ ABSENT: Mapping[str, Callable[[Ints], Mask]] = {
     "middle": lambda index: index == len(index) // 2,
     "even": lambda index: index % 2 == 0,
     "odd": lambda index: index % 2 == 1,
+    "front": lambda index: index < len(index) // 2,
     "tail": lambda index: index >= (len(index) + 1) // 2,
     "all_but_one": lambda index: index != len(index) // 2,
     "all": lambda index: index >= 0,

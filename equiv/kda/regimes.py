@@ -2,8 +2,9 @@
 
 A regime is named in the case file by piece: columns of the rows (`q`, `k`, `v`, `out_gate`, `f_a`, `beta`), weights,
 the windows and states of the slots that hold a request's (`conv_state`, `state`), and what `equiv.kda.plan` decides:
-slots, absent requests, accepted counts, the commit's destinations. Every other slot, and every record, starts as NaNs
-with random payloads, so that reading a wrong one cannot pass for right.
+slots, absent requests, accepted counts, the commit's destinations. `values = "by_head"` stands for the
+first regime of every piece: each head has values of its own kind (`equiv.kda.mixed`). Every other slot, and every
+record, starts as NaNs with random payloads, so that reading a wrong one cannot pass for right.
 """
 
 from __future__ import annotations
@@ -15,17 +16,19 @@ import numpy as np
 from equiv import inputs as make
 from equiv.geometry.kda import DIM, RANK, TAPS
 from equiv.inputs import Draws
-from equiv.kda import aimed, plan, tensors
+from equiv.kda import aimed, mixed, plan, states, tensors
 from equiv.kda.tensors import whole
 from equiv.rounding.formats import BF16, F32
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from equiv.inputs import Ints, Shape
+    from equiv.inputs import Ints, Reals, Shape
     from equiv.records import Bits, Case, TensorSpec
 
     Fill = Callable[[Draws, Shape], Bits]
+
+BY_HEAD = "by_head"
 
 
 def _amplitudes(draws: Draws, shape: Shape) -> Bits:
@@ -66,6 +69,7 @@ GATE: Mapping[str, Fill] = {
     "signed_zeros": make.signed_zeros,
     "subnormals": make.subnormals,
 }
+OUT_GATE: Mapping[str, Fill] = {**GATE, "open": aimed.open_gates, "pairs": aimed.paired_gates}
 F_A: Mapping[str, Fill] = {
     "normal": ROW["normal"],
     "cancelling": make.cancelling,
@@ -78,6 +82,7 @@ F_B: Mapping[str, Fill] = {
     "normal": lambda d, shape: make.normal(d, shape, center=-3, spread=1),
     "flat": lambda d, shape: np.repeat(make.wide(d, (shape[0], 1), low=-4, high=-2) & 0xFF80, shape[1], axis=1),
     "ties": aimed.f_b_ties,
+    "subnormals": make.subnormals,
     "zero": ROW["zero"],
 }
 NORM_W: Mapping[str, Fill] = {
@@ -109,17 +114,20 @@ A_LOG: Mapping[str, Fill] = {
     "normal": lambda d, shape: make.truncated(0.5 + d.bell("value", shape) / 2, F32),
     "zero": CONV_BIAS["zero"],
     "wide": lambda d, shape: make.truncated(1.5 * d.bell("value", shape), F32),
+    "largest": lambda d, shape: make.truncated(_evenly(d, shape, 87.5, 88.5), F32),
+    "least": lambda d, shape: make.truncated(_evenly(d, shape, -88.5, -87.5), F32),
 }
+"""The rates exp(A_log) of `largest` are 2**126 and more, those of `least` under 2**-126."""
 
 
 def _biases(low: float, high: float) -> Fill:
     """Evenly spread between two numbers; the decay's sigmoid sees them times exp(A_log)."""
+    return lambda draws, shape: make.truncated(_evenly(draws, shape, low, high), F32)
 
-    def fill(draws: Draws, shape: Shape) -> Bits:
-        share = np.asarray(draws.below("value", 1 << 24, shape) * 2.0**-24, dtype=np.float64)
-        return make.truncated(low + (high - low) * share, F32)
 
-    return fill
+def _evenly(draws: Draws, shape: Shape, low: float, high: float) -> Reals:
+    share = np.asarray(draws.below("value", 1 << 24, shape) * 2.0**-24, dtype=np.float64)
+    return np.asarray(low + (high - low) * share)
 
 
 def _mixed_biases(draws: Draws, shape: Shape) -> Bits:
@@ -135,12 +143,15 @@ DT_BIAS: Mapping[str, Fill] = {
     "near_floor": _biases(7.0, 18.0),
     "mixed": _mixed_biases,
     "zero": CONV_BIAS["zero"],
+    "subnormals": lambda d, shape: (d.words("value", shape) >> 32 & 0x807FFFFF).astype(np.uint32),
+    "huge": lambda d, shape: make.wide(d, shape, F32, low=123, high=126),
 }
 WINDOW: Mapping[str, Fill] = {
     "normal": ROW["normal"],
     "zero": ROW["zero"],
     "signed_zeros": make.signed_zeros,
     "subnormals": make.subnormals,
+    "wide": ROW["wide"],
 }
 
 
@@ -190,7 +201,7 @@ STATE: Mapping[str, Callable[[Draws, tuple[int, ...], bool], Bits]] = {
     "signed_zeros": _each(make.signed_zeros),
     "subnormals": _tiny,
 }
-_ROWS: tuple[tuple[str, Mapping[str, Fill]], ...] = (("q", ROW), ("k", ROW), ("v", ROW), ("out_gate", GATE))
+_ROWS: tuple[tuple[str, Mapping[str, Fill]], ...] = (("q", ROW), ("k", ROW), ("v", ROW), ("out_gate", OUT_GATE))
 REGIMES: Mapping[str, tuple[str, ...]] = {
     **{piece: tuple(table) for piece, table in _ROWS},
     "f_a": tuple(F_A),
@@ -202,14 +213,17 @@ REGIMES: Mapping[str, tuple[str, ...]] = {
     "f_b": tuple(F_B),
     "norm_w": tuple(NORM_W),
     "conv_state": tuple(WINDOW),
-    "state": (*STATE, *aimed.AIMED),
+    "state": (*STATE, *states.AIMED),
     **plan.REGIMES,
+    "values": ("plain", BY_HEAD),
 }
 
 
 def regime(case: Case, piece: str) -> str:
-    """The regime of a piece, the first of `REGIMES` where the case does not name it."""
-    return case.regimes.get(piece, REGIMES[piece][0])
+    """The regime of a piece: what the case names; the first of `REGIMES`, or "by_head", where it names that or none."""
+    first = REGIMES[piece][0]
+    name = case.regimes.get(piece, first)
+    return BY_HEAD if name == first and piece in mixed.PIECES and case.regimes.get("values") == BY_HEAD else name
 
 
 def inputs(case: Case) -> dict[str, Bits]:
@@ -221,7 +235,8 @@ def inputs(case: Case) -> dict[str, Bits]:
     rows, dim = steps * batch * tokens, heads * DIM
 
     def fill(piece: str, table: Mapping[str, Fill], *shape: int) -> Bits:
-        return table[regime(case, piece)](Draws(case.seed, piece), (shape[0], shape[1]))
+        name, draws, size = regime(case, piece), Draws(case.seed, piece), (shape[0], shape[1])
+        return mixed.fill(piece, table, draws, size, heads) if name == BY_HEAD else table[name](draws, size)
 
     pieces = [fill(piece, table, rows * heads, DIM).reshape(rows, dim) for piece, table in _ROWS]
     pieces += [fill("f_a", F_A, rows, RANK), fill("beta", GATE, rows, heads)]
@@ -246,10 +261,21 @@ def inputs(case: Case) -> dict[str, Bits]:
     found["conv_state"] = _pool(case, specs["conv_state"], table[real, 0], window[real])
     source = table[real, found["accepted"].view(np.int32)[0, real] - 1]
     name, wide = regime(case, "state"), tensors.axis(case, "state") == "f32"
-    start = STATE[name if name in STATE else "normal"](Draws(case.seed, "state"), (batch, heads, DIM, DIM), wide)
-    found["state"] = _pool(case, specs["state"], source, start[real])
-    if name in aimed.AIMED and len(real):
-        aimed.adjust(case, found, real, source, name)
+    if name == BY_HEAD:
+        names = mixed.states(case, len(real))
+        start = np.empty((*names.shape, DIM, DIM), dtype=np.uint32 if wide else np.uint16)
+        for one in np.unique(names):
+            some = names == one
+            draws = Draws(case.seed, f"state/{one}")
+            start[some] = STATE[one if one in STATE else "normal"](draws, (1, int(some.sum()), DIM, DIM), wide)[0]
+    else:
+        names = np.full((len(real), heads), name)
+        draws = Draws(case.seed, "state")
+        start = STATE[name if name in STATE else "normal"](draws, (batch, heads, DIM, DIM), wide)[real]
+    found["state"] = _pool(case, specs["state"], source, start)
+    if regime(case, "conv_w") == BY_HEAD:
+        states.adjust_taps(case, found, real, np.arange(2, heads, mixed.KINDS))
+    states.adjust(case, found, real, source, names)
     return found
 
 
@@ -272,10 +298,6 @@ def check(case: Case) -> list[tuple[str, str]]:
         found.append(("axes.steps", f'only mode "step" runs several steps, got steps={steps} with mode="{mode}"'))
     if tensors.axis(case, "state") == "bf16" and tensors.axis(case, "kernel") == "ws":
         found.append(("axes.state", 'the ws kernel keeps FP32 states: write kernel = "wide", got state="bf16"'))
-    if tensors.axis(case, "kernel") == "wide" and whole(case, "ctas"):
-        found.append(
-            ("axes.ctas", f"the wide kernel gives every item a CTA: write ctas = 0, got {whole(case, 'ctas')}")
-        )
     if tensors.pool(case) < (least := tensors.needed(case) + 2):
         problem = (
             f"the requests, the null block and a slot that nothing uses make {least}, got slots={tensors.pool(case)}"
@@ -286,14 +308,18 @@ def check(case: Case) -> list[tuple[str, str]]:
         found.append(("axes.slot_stride", problem))
     if tensors.slot_stride(case) % 8:
         found.append(("axes.slot_stride", f"must be a multiple of 8 elements, got {tensors.slot_stride(case)}"))
-    if not tensors.axis(case, "bias") and regime(case, "conv_bias") != REGIMES["conv_bias"][0]:
+    if tensors.axis(case, "kernel") == "wide" and whole(case, "ctas"):
+        found.append(
+            ("axes.ctas", f"the wide kernel gives every item a CTA: write ctas = 0, got {whole(case, 'ctas')}")
+        )
+    if not tensors.axis(case, "bias") and case.regimes.get("conv_bias", "normal") != REGIMES["conv_bias"][0]:
         found.append(("regimes.conv_bias", "the case has no bias: write bias = true"))
     found += plan.check(case, {piece: regime(case, piece) for piece in plan.REGIMES})
-    if (name := regime(case, "state")) in aimed.AIMED:
+    if (name := regime(case, "state")) in states.AIMED:
         if tensors.axis(case, "state") != "f32":
             found.append(("regimes.state", f'"{name}" needs the bits of FP32 states, got state="bf16"'))
-        if whole(case, "batch") * heads > aimed.MOST:
+        if whole(case, "batch") * heads > states.MOST:
             found.append(
-                ("axes.batch", f'"{name}" is for {aimed.MOST} heads in all, got {whole(case, "batch")} x {heads}')
+                ("axes.batch", f'"{name}" is for {states.MOST} heads in all, got {whole(case, "batch")} x {heads}')
             )
     return found

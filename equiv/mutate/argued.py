@@ -7,6 +7,7 @@
     now = "*"                               # the mutant's text, with * and ?; default: any
     axes = { key_round = "bf16" }           # only of kernels all of whose cases have these values
     partly = true                           # the words above also describe mutants that are not meant; default: no
+    unreached = true                        # of instructions that no case comes to, instead of survivors; default: no
     why = "m / 7 of an 8-bit m is a power of two or further from one than an ulp."
 
 They are played like all others, and a mutant that dies counts as killed; that refutes an argument, which is told,
@@ -41,9 +42,10 @@ _FIELDS: Mapping[str, type] = {
     "now": str,
     "axes": dict,
     "partly": bool,
+    "unreached": bool,
     "why": str,
 }
-_OPTIONAL = {"now": "*", "axes": {}, "opcode": "*", "partly": False}
+_OPTIONAL = {"now": "*", "axes": {}, "opcode": "*", "partly": False, "unreached": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ class Argument:
     now: str
     axes: Mapping[str, AxisValue]
     partly: bool
+    unreached: bool
     why: str
 
     def covers(self, mutant: Mutant, axes: Sequence[Mapping[str, AxisValue]]) -> bool:

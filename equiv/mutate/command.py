@@ -148,10 +148,11 @@ def _argued(
     result, refuted = [], []
     used = dict.fromkeys(range(len(arguments)), False)
     for mutant, outcome in found:
-        at = next(
-            (at for at, one in enumerate(arguments) if one.covers(mutant, axes[mutant.image, mutant.kernel])), None
-        )
-        if at is not None and outcome.status == "survived":
+        reached = outcome.status != "not reached"
+        cases = axes[mutant.image, mutant.kernel]
+        covering = (at for at, one in enumerate(arguments) if one.unreached != reached and one.covers(mutant, cases))
+        at = next(covering, None)
+        if at is not None and outcome.status in {"survived", "not reached"}:
             used[at] = True
             result.append((mutant, replace(outcome, status="argued", how=arguments[at].why)))
             continue

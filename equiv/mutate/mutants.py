@@ -2,8 +2,9 @@
 
 Recognised as equivalent: what decodes to the same handler and arguments; a change of an instruction whose result
 nothing needs (strong liveness over registers); a jump to the next instruction left out; another rounding of an integer
-conversion that is exact; what `equiv.mutate.ranges` proves from the bits a register can have. Not recognised: anything
-that takes knowledge of inputs (an addition that happens to be exact, a subnormal that never comes); people say those in
+conversion that is exact; what `equiv.mutate.ranges` proves from the bits a register can have, and
+`equiv.mutate.threads` by computing for every thread what depends on its number alone. Not recognised: anything that
+takes knowledge of inputs (an addition that happens to be exact, a subnormal that never comes); people say those in
 `equiv.mutate.argued`.
 """
 
@@ -24,6 +25,7 @@ from equiv.emulator.variables import place
 from equiv.errors import UnknownInstructionError
 from equiv.mutate.operators import BY_NAME, orders
 from equiv.mutate.ranges import Ranges
+from equiv.mutate.threads import ByThread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,6 +138,24 @@ class Target:
         return Ranges(self.kernel, self.makers, {one.name: one.align for one in variables if one.space == "shared"})
 
     @cached_property
+    def polls(self) -> frozenset[int]:
+        """Indices of jumps back to a wait that was in vain: the emulator parks who waits, and none is."""
+        found = []
+        for index in range(2, len(self.kernel.instructions)):
+            wait, leave, again = self.kernel.instructions[index - 2 : index + 1]
+            target = again.operands[-1] if again.opcode.startswith("bra") and again.guard is None else None
+            waits = wait.opcode.startswith(("mbarrier.try_wait", "mbarrier.test_wait"))
+            leaves = leave.opcode.startswith("bra") and leave.guard in written(wait) and not leave.guard_negated
+            if waits and leaves and isinstance(target, Symbol) and self.kernel.labels[target.name] == index - 2:
+                found.append(index)
+        return frozenset(found)
+
+    @cached_property
+    def by_thread(self) -> ByThread:
+        """What depends on the thread's number alone."""
+        return ByThread(self.kernel, self.makers)
+
+    @cached_property
     def dead(self) -> frozenset[int]:
         """Indices of instructions whose results nothing needs."""
         return frozenset(index for block in blocks(self.kernel) for index in block.dead)
@@ -156,7 +176,7 @@ class Target:
                     seen.add((after.opcode, after.operands, after.guard_negated))
                     if changed.shape is not None:
                         shapes.add(changed.shape)
-                    invisible = original.shape is None and changed.shape is None
+                    invisible = (original.shape is None and changed.shape is None) or index in self.polls
                     why = "" if invisible else self._equivalent(index, one, after, same=_same(original, changed))
                     places = (self.image.digest, self.name, index, name)
                     found.append(Mutant(*places, one, after, self._source(one), why, invisible))
@@ -178,7 +198,7 @@ class Target:
         words = one.opcode.split(".")
         if words[0] == "cvt" and ".".join(words[-2:]) in _EXACT and after.opcode.startswith("cvt."):
             return "the conversion is exact"
-        return self.ranges.equivalent(one, after)
+        return self.ranges.equivalent(one, after) or self.by_thread.equivalent(index, one, after)
 
 
 def _same(one: Decoded, other: Decoded) -> bool:

@@ -121,7 +121,9 @@ def immediate(one: Instruction, _: Fits, __: Makers) -> Iterator[Instruction]:
     if one.opcode == NOTHING[0]:
         return
     for step in (1, -1):
-        yield from _each(one, partial(_integer_step, step=step))
+        for changed in _each(one, partial(_integer_step, step=step)):
+            if not _copies_too_much(changed):
+                yield changed
     width = _access_bytes(one.opcode)
     for at, operand in enumerate(one.operands):
         if isinstance(operand, Address):
@@ -133,6 +135,17 @@ def _integer_step(operand: Operand, step: int) -> Operand:
     if not isinstance(operand, Immediate) or operand.kind != "int":
         return operand
     return Immediate((operand.bits + step) & (1 << 64) - 1, "int")
+
+
+def _copies_too_much(one: Instruction) -> bool:
+    """Whether a `cp.async` reads more bytes than it copies, of which PTX says nothing."""
+    size, taken = one.operands[2:4] if len(one.operands) > 3 else (None, None)
+    return (
+        one.opcode.startswith(("cp.async.ca", "cp.async.cg"))
+        and isinstance(size, Immediate)
+        and isinstance(taken, Immediate)
+        and taken.bits > size.bits
+    )
 
 
 def _access_bytes(opcode: str) -> int:

@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 GPU = ROOT / "tests/gpu"
 ISA = ROOT / "tests/emulator/isa"
-PAIRS = ("dsa_index", "kda::*-b3-t1", "kda::ws-b2-t3-record")
+PAIRS = ("dsa_index", "kda::*-b3-t1", "kda::ws-b4-t3-record")
 """Launches that can be moved to other addresses; `dsa_front` keeps an address in device memory (a tensor map)."""
 TESTS = ("atomics", "bits", "copies", "convert", "double", "floating", "integer", "mbarrier", "memory", "tensor_copies",
          "warp")  # fmt: skip

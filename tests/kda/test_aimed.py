@@ -10,7 +10,7 @@ import pytest
 from kda_cases import case
 
 from equiv.inputs import Draws
-from equiv.kda import PAIR, aimed
+from equiv.kda import PAIR, aimed, states
 from equiv.rounding.declarations.kda import DECLARATIONS
 from equiv.rounding.formats import BF16, F32, decode
 
@@ -54,8 +54,8 @@ def test_raw_gates_are_halfway_between_two_bf16_values_but_for_a_remainder() -> 
 
 def test_exponentials_are_right_to_4e_12_and_never_overflow() -> None:
     x = np.linspace(-60, 60, 1001)
-    assert np.abs(aimed._exp(x) / np.exp(x) - 1).max() < 4e-12
-    assert np.isfinite(aimed._exp(np.array([-1e9, 1e9]))).all()
+    assert np.abs(aimed.exp(x) / np.exp(x) - 1).max() < 4e-12
+    assert np.isfinite(aimed.exp(np.array([-1e9, 1e9]))).all()
 
 
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
@@ -83,12 +83,13 @@ def test_aimed_dots_and_outputs_cancel(bias: bool) -> None:
     for name, output in (("aimed_dot_zero", "dot"), ("aimed_out_zero", "o")):
         wanted = case({"state": name}, batch=2, tokens=2, bias=bias, mode="record")
         inputs = PAIR.inputs(wanted)
-        step = aimed._first_token(wanted, inputs, np.arange(2))
-        state = decode(inputs["state"][inputs["slots"].view(np.int32)[:, 0]], F32) * step.decay[:, :, None, :]
-        terms = state * step.key[:, :, None, :]
+        step = states.first_step(wanted, inputs, np.arange(2))
+        state = decode(inputs["state"][inputs["slots"].view(np.int32)[:, 0]], F32).reshape(12, 128, 128)
+        state = state * step.decay[:, 0, None, :]
+        terms = state * step.key[:, 0, None, :]
         dot = np.apply_along_axis(math.fsum, -1, terms)
-        after = state + ((step.value - dot) * step.beta[..., None])[..., None] * step.key[:, :, None, :]
-        out = np.apply_along_axis(math.fsum, -1, after * step.query[:, :, None, :])
+        after = state + ((step.value[:, 0] - dot) * step.beta[:, :1])[..., None] * step.key[:, 0, None, :]
+        out = np.apply_along_axis(math.fsum, -1, after * step.query[:, 0, None, :])
         size = np.abs(terms).sum(axis=-1)
         assert (np.abs(dot if output == "dot" else out) / size).max() < 2e-6
         assert np.median(np.abs(out if output == "dot" else dot) / size) > 1e-3

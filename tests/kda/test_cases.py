@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from equiv import casefile
-from equiv.kda import PAIR
+from equiv.kda import PAIR, mixed
+from equiv.kda.plan import ABSENT
 from equiv.kda.regimes import REGIMES
 
 if TYPE_CHECKING:
@@ -17,9 +20,10 @@ PR = [case for case in CASES if "pr" in case.suites]
 
 
 def items(case: Case) -> int:
-    """Heads of requests, times tokens, times steps."""
-    found = 1
-    for name in ("batch", "heads", "tokens", "steps"):
+    """Heads of requests that have a slot, times tokens, times steps."""
+    requests = int(case.axes["batch"])
+    found = int((~ABSENT[case.regimes["absent"]](np.arange(requests))).sum())
+    for name in ("heads", "tokens", "steps"):
         found *= int(case.axes[name])
     return found
 
@@ -32,6 +36,9 @@ def test_suites_have_the_sizes_that_were_promised() -> None:
 
 def test_every_regime_of_every_piece_is_in_pr() -> None:
     used = {(piece, regime) for case in PR for piece, regime in case.regimes.items()}
+    assert ("values", "by_head") in used
+    used |= {(piece, regime) for piece, names in mixed.BY_HEAD.items() for regime in names}
+    used |= {("state", regime) for names in mixed.STATES for regime in names}
     assert {(piece, regime) for piece, known in REGIMES.items() for regime in known} - used == set()
 
 

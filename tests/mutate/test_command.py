@@ -10,7 +10,7 @@ import pytest
 
 from equiv import cli, pairs
 from equiv.errors import CaseFileError
-from equiv.mutate import argued
+from equiv.mutate import argued, command
 from equiv.mutate.kill import Outcome
 from equiv.mutate.mutants import Mutant
 from equiv.mutate.report import Result, killers, percent
@@ -128,6 +128,17 @@ def a_mutant(operator: str = "constant", source: tuple[str, int] | None = None) 
         return Instruction("mul.f32", (Register("%f2"), Register("%f1"), Immediate(bits, "f32")))
 
     return Mutant("image", "k", 0, operator, one(0x40400000), one(0x40400001), source)
+
+
+def test_an_argument_for_what_no_case_comes_to_is_for_nothing_else(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "kernel.py").write_text("first\n    y = x * 3\n")
+    (folder / argued.FOLDER).mkdir()
+    (folder / argued.FOLDER / "mutant_pair.toml").write_text(ARGUED + "unreached = true\n")
+    arguments = argued.read(mutant_pair.PAIR, folder)
+    mutant = a_mutant(source=(str(tmp_path / "kernel.py"), 2))
+    for status, told in (("not reached", "argued"), ("survived", "survived"), ("killed", "killed")):
+        found, refuted, _ = command._argued(arguments, {("image", "k"): []}, [(mutant, Outcome(status))])
+        assert ([outcome.status for _, outcome in found], refuted) == ([told], [])
 
 
 def test_an_argument_covers_what_its_words_describe(folder: Path, tmp_path: Path) -> None:

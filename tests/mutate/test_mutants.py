@@ -90,3 +90,13 @@ def test_what_is_made_for_an_mbarrier_alone_belongs_to_what_orders() -> None:
     target = target_of(body)
     opcodes = [one.opcode for index, one in enumerate(target.kernel.instructions) if target.orders(index)]
     assert opcodes == ["mov.u32", "mov.b32", "mbarrier.init.shared.b64", "bar.sync", "fence.acq_rel.gpu"]
+
+
+def test_a_jump_back_to_a_wait_that_was_in_vain_is_invisible() -> None:
+    body = (
+        "WAIT: mbarrier.try_wait.parity.shared.b64 %p1, [%r1], %r2; @%p1 bra.uni DONE; bra.uni WAIT; DONE: "
+        "st.global.b32 [%rd1], %r1; ret;"
+    )
+    target = Target(Image(body.encode(), module_text(body, ("p",)), "sm_100a", {}), "k")
+    found = {one.index: one.invisible for one in target.mutants(("deletion",))}
+    assert found == {1: False, 2: True, 3: False}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from ptx_run import module_text
 
+from equiv.emulator.ptx import Address, Immediate, Instruction, Register
 from equiv.emulator.ptx_emitter import spelt
 from equiv.emulator.store import Image
 from equiv.mutate import OPERATORS
 from equiv.mutate.mutants import Target
-from equiv.mutate.operators import BY_NAME, orders
+from equiv.mutate.operators import BY_NAME, immediate, orders
 
 
 def made(operator: str, body: str) -> list[str]:
@@ -79,3 +80,12 @@ def test_a_mutant_keeps_guard_and_place() -> None:
     assert spelt(first.after) == "@!%p1 add.rz.f32 %f1, %f2, %f3;"
     assert first.after.line == first.before.line
     assert not orders(first.before)
+
+
+def test_no_copy_is_made_to_read_more_bytes_than_it_copies() -> None:
+    whole = [Immediate(16, "int"), Immediate(16, "int")]
+    copy = Instruction("cp.async.cg.shared.global", (Address(Register("%r1")), Address(Register("%rd1")), *whole))
+    sizes = [one.operands[2:] for one in immediate(copy, lambda _: True, {})]
+    bits = [tuple(size.bits for size in pair if isinstance(size, Immediate)) for pair in sizes]
+    assert (16, 15) in bits
+    assert (16, 17) not in bits

@@ -66,7 +66,7 @@ NINE = (
     ),
     Fault(
         "conv window one tap late",
-        "wide-b2-t4-record",
+        "wide-b4-t4-record",
         PREPARE,
         "rX[i] = element(state + (offset + i) * mConv.stride[2])",
         "rX[i] = element(state + (offset + i + 1) * mConv.stride[2])",
@@ -138,7 +138,7 @@ SCHEDULE = (
 PLACES = (
     Fault(
         "accepted counts ignored",
-        "wide-b2-t2",
+        "wide-b4-t2",
         WIDE,
         "offset = mAccepted[request] - 1",
         "offset = Int32(0)",
@@ -146,7 +146,7 @@ PLACES = (
     ),
     Fault(
         "rejected tokens kept in the window",
-        "wide-b2-t2",
+        "wide-b4-t2",
         PREPARE,
         "rX[i] = element(state + (offset + i) * mConv.stride[2])",
         "rX[i] = element(state + i * mConv.stride[2])",
@@ -154,7 +154,7 @@ PLACES = (
     ),
     Fault(
         "state left in another token's slot",
-        "wide-b2-t2",
+        "wide-b4-t2",
         WIDE,
         "rS, mSlots[request, t], head",
         "rS, mSlots[request, (t + 1) % T], head",
@@ -191,7 +191,7 @@ PLACES = (
     ),
     Fault(
         "one token too many committed",
-        "wide-b3-t3-commit-dim-first",
+        "wide-b8-t5-commit-dim-first",
         COMMIT,
         "source, final, count = mSlots[request, 0], mFinal[request], mCounts[request]\n",
         "source, final, count = mSlots[request, 0], mFinal[request], mCounts[request]\n"
@@ -200,7 +200,7 @@ PLACES = (
     ),
     Fault(
         "one token too few committed",
-        "wide-b3-t3-commit-dim-first",
+        "wide-b8-t5-commit-dim-first",
         COMMIT,
         "source, final, count = mSlots[request, 0], mFinal[request], mCounts[request]\n",
         "source, final, count = mSlots[request, 0], mFinal[request], mCounts[request] - 1\n",

@@ -7,7 +7,7 @@ from seeded import Fault
 WIDE, PREPARE, FORMULAS, TILE, COMMIT = (
     f"kda/{name}.py" for name in ("wide", "wide_prepare", "formulas", "tile", "commit")
 )
-ONE, THREE = "wide-b1-h12", "wide-b3-t1"
+ONE, THREE = "wide-b2-h12", "wide-b3-t1"
 WEIGHT = "rW[i] = mConvW[part, i, dim]"
 U = "u = mul_rn(sub_rn(sV[t, mine], dot), sBeta[t])"
 TRANSPOSED = """                for e in cutlass.range_constexpr(4):
@@ -136,7 +136,7 @@ ROWS = (
     ),
     Fault(
         "u through BF16 where it is recorded",
-        "wide-b2-t4-record",
+        "wide-b4-t4-record",
         WIDE,
         "mCorrections[request, head, t, mine] = u\n",
         "mCorrections[request, head, t, mine] = Float32(BFloat16(u))\n",
@@ -168,7 +168,7 @@ ROWS = (
     ),
     Fault(
         "decay through BF16",
-        "wide-b2-t2",
+        "wide-b4-t2",
         WIDE,
         "sDecay[t, channel] = decay(Float32(sRaw[t, channel]), dt_bias, a, lower_bound)",
         "sDecay[t, channel] = Float32(BFloat16(decay(Float32(sRaw[t, channel]), dt_bias, a, lower_bound)))",
@@ -226,7 +226,7 @@ ROWS = (
     ),
     Fault(
         "bias of the convolution dropped",
-        "wide-b2-t4-dim-first-bias",
+        "wide-b4-t4-dim-first-bias",
         PREPARE,
         "start = mBias[column]",
         "start = Float32(0.0)",
@@ -266,7 +266,7 @@ ROWS = (
     ),
     Fault(
         "gate rounded to BF16 in KdaWS",
-        "ws-b2-dim-first",
+        "ws-b4-dim-first",
         FORMULAS,
         "return triton_exp(mul_rn(lower_bound, sigmoid(mul_rn(a, add_rn(raw_gate, dt_bias)))))",
         "g = mul_rn(lower_bound, sigmoid(mul_rn(a, add_rn(raw_gate, dt_bias))))\n"

@@ -31,44 +31,53 @@ def _instruction(code: str, *operands: Float32, loc=None, ip=None) -> Float32:
     return Float32(llvm.inline_asm(Float32.mlir_type, values, code, constraints, loc=loc, ip=ip))
 
 
-def mul_rn(a, b) -> Float32:
+# Each passes on where it was called: that line of the kernel, not one here, is what the PTX names.
+@dsl_user_op
+def mul_rn(a, b, *, loc=None, ip=None) -> Float32:
     """Product, rounded; never part of an fma."""
-    return _instruction("mul.rn.f32 $0, $1, $2;", a, b)
+    return _instruction("mul.rn.f32 $0, $1, $2;", a, b, loc=loc, ip=ip)
 
 
-def add_rn(a, b) -> Float32:
+@dsl_user_op
+def add_rn(a, b, *, loc=None, ip=None) -> Float32:
     """Sum, rounded; never part of an fma."""
-    return _instruction("add.rn.f32 $0, $1, $2;", a, b)
+    return _instruction("add.rn.f32 $0, $1, $2;", a, b, loc=loc, ip=ip)
 
 
-def sub_rn(a, b) -> Float32:
+@dsl_user_op
+def sub_rn(a, b, *, loc=None, ip=None) -> Float32:
     """Difference, rounded; never part of an fma."""
-    return _instruction("sub.rn.f32 $0, $1, $2;", a, b)
+    return _instruction("sub.rn.f32 $0, $1, $2;", a, b, loc=loc, ip=ip)
 
 
-def fma_rn(a, b, c) -> Float32:
+@dsl_user_op
+def fma_rn(a, b, c, *, loc=None, ip=None) -> Float32:
     """The sum a * b + c, rounded once."""
-    return _instruction("fma.rn.f32 $0, $1, $2, $3;", a, b, c)
+    return _instruction("fma.rn.f32 $0, $1, $2, $3;", a, b, c, loc=loc, ip=ip)
 
 
-def ex2(x) -> Float32:
+@dsl_user_op
+def ex2(x, *, loc=None, ip=None) -> Float32:
     """2^x by `ex2.approx.f32`, subnormals kept."""
-    return _instruction("ex2.approx.f32 $0, $1;", x)
+    return _instruction("ex2.approx.f32 $0, $1;", x, loc=loc, ip=ip)
 
 
-def div_full(a, b) -> Float32:
+@dsl_user_op
+def div_full(a, b, *, loc=None, ip=None) -> Float32:
     """Quotient a / b by `div.full.f32`."""
-    return _instruction("div.full.f32 $0, $1, $2;", a, b)
+    return _instruction("div.full.f32 $0, $1, $2;", a, b, loc=loc, ip=ip)
 
 
-def sqrt_approx(x) -> Float32:
+@dsl_user_op
+def sqrt_approx(x, *, loc=None, ip=None) -> Float32:
     """Square root by `sqrt.approx.ftz.f32`."""
-    return _instruction("sqrt.approx.ftz.f32 $0, $1;", x)
+    return _instruction("sqrt.approx.ftz.f32 $0, $1;", x, loc=loc, ip=ip)
 
 
-def reciprocal(x) -> Float32:
+@dsl_user_op
+def reciprocal(x, *, loc=None, ip=None) -> Float32:
     """Inverse by `rcp.approx.ftz.f32`; times a, rounded, it is `div_full(a, x)` where 2^-126 <= x <= 2^126."""
-    return _instruction("rcp.approx.ftz.f32 $0, $1;", x)
+    return _instruction("rcp.approx.ftz.f32 $0, $1;", x, loc=loc, ip=ip)
 
 
 def triton_exp(x) -> Float32:
@@ -122,25 +131,28 @@ def has_f32x2() -> bool:
 Pair = tuple[Float32, Float32]
 
 
-def fma2(a: Pair, b: Pair, c: Pair) -> Pair:
+@dsl_user_op
+def fma2(a: Pair, b: Pair, c: Pair, *, loc=None, ip=None) -> Pair:
     """Both lanes' a * b + c, rounded once each: one f32x2 instruction where there is one, else two."""
     if has_f32x2():
-        return cute.arch.fma_packed_f32x2(a, b, c, rnd="rn")
-    return fma_rn(a[0], b[0], c[0]), fma_rn(a[1], b[1], c[1])
+        return cute.arch.fma_packed_f32x2(a, b, c, rnd="rn", loc=loc, ip=ip)
+    return fma_rn(a[0], b[0], c[0], loc=loc, ip=ip), fma_rn(a[1], b[1], c[1], loc=loc, ip=ip)
 
 
-def mul2(a: Pair, b: Pair) -> Pair:
+@dsl_user_op
+def mul2(a: Pair, b: Pair, *, loc=None, ip=None) -> Pair:
     """Both lanes' products, rounded: one f32x2 instruction where there is one, else two."""
     if has_f32x2():
-        return cute.arch.mul_packed_f32x2(a, b, rnd="rn")
-    return mul_rn(a[0], b[0]), mul_rn(a[1], b[1])
+        return cute.arch.mul_packed_f32x2(a, b, rnd="rn", loc=loc, ip=ip)
+    return mul_rn(a[0], b[0], loc=loc, ip=ip), mul_rn(a[1], b[1], loc=loc, ip=ip)
 
 
-def add2(a: Pair, b: Pair) -> Pair:
+@dsl_user_op
+def add2(a: Pair, b: Pair, *, loc=None, ip=None) -> Pair:
     """Both lanes' sums, rounded: one f32x2 instruction where there is one, else two."""
     if has_f32x2():
-        return cute.arch.add_packed_f32x2(a, b, rnd="rn")
-    return add_rn(a[0], b[0]), add_rn(a[1], b[1])
+        return cute.arch.add_packed_f32x2(a, b, rnd="rn", loc=loc, ip=ip)
+    return add_rn(a[0], b[0], loc=loc, ip=ip), add_rn(a[1], b[1], loc=loc, ip=ip)
 
 
 def mma_m16n8k16(a, b, c):

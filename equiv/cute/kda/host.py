@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 KERNELS = ("ws", "wide")
-EMULATED_CTAS = 8
+EMULATED_CTAS = 4
 """CTAs of `KdaWS` on a device without multiprocessors: few, so that each walks several items."""
 _FORMATS = {torch.float32: "f32", torch.bfloat16: "bf16"}
 ALIGNED = 16
@@ -75,7 +75,7 @@ def kda_step(
         scale: of the query, after its norm.
         eps: of the gated norm.
         kernel: "ws" (`KdaWS`) or "wide" (`KdaWide`).
-        ctas: CTAs of `KdaWS`; 0: one a multiprocessor, 8 on an emulated device. `KdaWide` takes 0 only.
+        ctas: CTAs of `KdaWS`; 0: one a multiprocessor, 4 on an emulated device. `KdaWide` takes 0 only.
 
     Raises:
         UsageError: an argument has another shape, type or layout, or a value out of range.

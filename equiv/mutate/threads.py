@@ -1,0 +1,241 @@
+"""What depends on the thread's number alone, computed for every thread, and the mutants that this proves equivalent.
+
+A change in such arithmetic cannot matter if no thread that gets there ends up with another value in whatever leaves it:
+an address, a condition, a value of unknown origin. Which threads get to an instruction follows from branches whose
+conditions are known in the same way. Looks through instructions without a guard that are the only ones to write their
+register.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from equiv.emulator.dataflow import followers, read, split, written
+from equiv.emulator.isa.table import TYPE_BITS
+from equiv.emulator.ptx import Immediate, Instruction, Negated, Operand, Register, Special
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from equiv.emulator.ptx import Kernel
+
+Values = npt.NDArray[np.uint64]
+Threads = npt.NDArray[np.bool_]
+WARP = 32
+_DEEP = 40
+"""Instructions that are looked through."""
+_COMPARE = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
+            "ge": np.greater_equal, "lo": np.less, "ls": np.less_equal, "hi": np.greater,
+            "hs": np.greater_equal}  # fmt: skip
+_BITWISE = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+
+
+class ByThread:
+    """Facts about one kernel. `makers`: register -> the only instruction that writes it."""
+
+    def __init__(self, kernel: Kernel, makers: Mapping[str, Instruction]) -> None:
+        self._kernel = kernel
+        self._makers = makers
+        size = kernel.directives.get("reqntid", ())
+        self._count = size[0] if size and all(axis == 1 for axis in size[1:]) and size[0] % WARP == 0 else 0
+        self._known: dict[str, Values | None] = {}
+        self._index = {id(one): index for index, one in enumerate(kernel.instructions)}
+        self._readers: dict[str, list[Instruction]] = {}
+        for one in kernel.instructions:
+            for name in set(read(one)):
+                self._readers.setdefault(name, []).append(one)
+
+    def equivalent(self, index: int, one: Instruction, after: Instruction) -> str:
+        """Why a change of instruction `index` cannot matter, or ""."""
+        if not self._count:
+            return ""
+        if not self._reaching[index].any():
+            return "no thread gets there"
+        if one.opcode.startswith("bra") and one.guard is not None and after.opcode == "pmevent":
+            taken = self._value(Register(one.guard), {})
+            if taken is not None and not ((taken != 0) ^ one.guard_negated)[self._reaching[index]].any():
+                return "no thread takes the branch"
+        target = written(one)
+        if len(target) != 1 or one.guard is not None or one.operands[0] != after.operands[0]:
+            return ""
+        if one.opcode.startswith("shfl.sync.") and one.operands[:2] == after.operands[:2]:
+            was, now = (_lanes(given, self._inputs(given, {})) for given in (one, after))
+            if was is not None and now is not None and self._same(index, was, now):
+                return "every lane gets the value of the same one"
+        if self._makers.get(target[0]) is not one:
+            return ""
+        old, new = (_computed(given, self._inputs(given, {}), self._count) for given in (one, after))
+        if old is None or new is None:
+            return ""
+        return "no thread that gets there has another value" if self._vanishes(one, old, new) else ""
+
+    def _vanishes(self, one: Instruction, old: Values, new: Values) -> bool:
+        """Whether what leaves the arithmetic on thread numbers is the same although `one` makes `new` of `old`."""
+        if self._same(self._index[id(one)], old, new):
+            return True
+        changed = {written(one)[0]: new}
+        waiting = [one]
+        for _ in range(1000):
+            if not waiting:
+                return True
+            maker = waiting.pop()
+            name = written(maker)[0]
+            before, now = self._value(Register(name), {}), changed[name]
+            assert before is not None
+            for reader in self._readers.get(name, []):
+                if self._same(self._index[id(reader)], before, now):
+                    continue
+                to = written(reader)
+                if len(to) != 1 or self._makers.get(to[0]) is not reader or reader.guard is not None:
+                    return False
+                was, becomes = (
+                    self._value(Register(to[0]), {}),
+                    _computed(reader, self._inputs(reader, changed), self._count),
+                )
+                if was is None or becomes is None:
+                    return False
+                known = changed.get(to[0], was)
+                if np.array_equal(known, becomes):
+                    continue
+                if self._same(self._index[id(reader)], was, becomes) and to[0] not in changed:
+                    continue
+                changed[to[0]] = becomes
+                waiting.append(reader)
+        return False
+
+    def _same(self, index: int, one: Values, other: Values) -> bool:
+        return not (one != other)[self._reaching[index]].any()
+
+    def _inputs(self, one: Instruction, changed: Mapping[str, Values]) -> list[Values | None]:
+        return [self._value(operand, changed) for operand in one.operands[1:]]
+
+    def _value(self, operand: Operand, changed: Mapping[str, Values], depth: int = 0) -> Values | None:
+        """Of every thread; None where it depends on anything but the thread's number."""
+        if isinstance(operand, Immediate):
+            return np.full(self._count, operand.bits, np.uint64)
+        if isinstance(operand, Special):
+            threads = np.arange(self._count, dtype=np.uint64)
+            known = {"%tid.x": threads, "%laneid": threads % WARP, "%tid.y": threads * 0, "%tid.z": threads * 0}
+            return known.get(operand.name)
+        if isinstance(operand, Negated):
+            value = self._value(operand.register, changed, depth)
+            return None if value is None else value ^ np.uint64(1)
+        if not isinstance(operand, Register) or depth > _DEEP:
+            return None
+        if operand.name in changed:
+            return changed[operand.name]
+        if operand.name not in self._known:
+            self._known[operand.name] = None  # a register that is made of itself is not known
+            maker = self._makers.get(operand.name)
+            if maker is not None and maker.guard is None and len(written(maker)) == 1:
+                given = [self._value(one, {}, depth + 1) for one in maker.operands[1:]]
+                self._known[operand.name] = _computed(maker, given, self._count)
+        return self._known[operand.name]
+
+    @cached_property
+    def _reaching(self) -> list[Threads]:
+        """Which threads may come to each instruction."""
+        blocks = split(self._kernel)
+        following = followers(self._kernel, blocks)
+        inside = [np.zeros(self._count, np.bool_) for _ in blocks]
+        inside[0][:] = True
+        waiting = [0]
+        while waiting:
+            number = waiting.pop()
+            last = self._kernel.instructions[blocks[number].end - 1]
+            condition = None if last.guard is None else self._value(Register(last.guard), {})
+            goes = None if condition is None else (condition != 0) ^ last.guard_negated
+            head = last.opcode.partition(".")[0]
+            for at, follower in enumerate(following[number]):
+                arriving = inside[number]
+                if goes is not None and head in {"bra", "ret", "exit"}:
+                    falls = follower == number + 1 and at == len(following[number]) - 1
+                    both = head == "bra" and len(following[number]) == 1 and falls  # a branch to the next instruction
+                    arriving = arriving if both else arriving & ~goes if falls else arriving & goes
+                if (arriving & ~inside[follower]).any():
+                    inside[follower] |= arriving
+                    waiting.append(follower)
+        result: list[Threads] = []
+        for block, threads in zip(blocks, inside, strict=True):
+            result += [threads] * len(block.indices)
+        return result
+
+
+def _lanes(one: Instruction, given: list[Values | None]) -> Values | None:
+    """The lane that each thread gets its value from, itself where the source is out of range."""
+    mode, (lane, clamp, members) = one.opcode.split(".")[2], given[1:4]
+    if lane is None or clamp is None or members is None or (members & 0xFFFFFFFF != 0xFFFFFFFF).any():
+        return None
+    own = np.arange(len(lane)).astype(np.int64) % WARP
+    by, most, segment = ((given & 31).astype(np.int64) for given in (lane, clamp, clamp >> np.uint64(8)))
+    least = own & segment
+    last = least | (most & ~segment)
+    source = {"idx": least | (by & ~segment), "bfly": own ^ by, "up": own - by, "down": own + by}[mode]
+    valid = source >= last if mode == "up" else source <= last
+    return np.where(valid, source & (WARP - 1), own).astype(np.uint64)
+
+
+def _computed(one: Instruction, given: list[Values | None], count: int) -> Values | None:
+    """What an instruction makes of known inputs, by thread; None if it is not one of those known here."""
+    words = one.opcode.split(".")
+    if words[0] == "shfl" and words[1] == "sync" and given[0] is not None:
+        lanes = _lanes(one, given)
+        start = np.arange(count) // WARP * WARP
+        return None if lanes is None else given[0][start + lanes.astype(np.int64)]
+    inputs = [value for value in given if value is not None]
+    kind = words[-1]
+    bits = 1 if kind == "pred" else TYPE_BITS.get(kind, 0)
+    if len(inputs) != len(given) or not bits or kind[0] not in "usbp":
+        return None
+    with np.errstate(over="ignore"):
+        return _arithmetic(words, inputs, kind, bits)
+
+
+def _arithmetic(words: list[str], given: list[Values], kind: str, bits: int) -> Values | None:
+    base, rest = words[0], words[1:-1]
+    ones = np.uint64((1 << bits) - 1)
+    signed = kind[0] == "s"
+    numbers = [_number(value, bits, signed=signed) for value in given]
+    result: Values | None = None
+    if base == "mov" and len(given) == 1 and not rest:
+        result = given[0]
+    elif base in {"add", "sub"} and not rest:
+        result = given[0] + given[1] if base == "add" else given[0] - given[1]
+    elif base in {"mul", "mad"} and rest in (["lo"], ["wide"]) and (rest == ["lo"] or bits <= 32):
+        result = (numbers[0] * numbers[1]).astype(np.uint64)
+        ones = ones if rest == ["lo"] else np.uint64((1 << 2 * bits) - 1)
+        result = result + given[2] if base == "mad" else result
+    elif base in _BITWISE and not rest:
+        result = _BITWISE[base](given[0], given[1])
+    elif base == "not" and not rest:
+        result = ~given[0]
+    elif base in {"shl", "shr"} and not rest:
+        by = np.minimum(given[1] & np.uint64(0xFFFFFFFF), np.uint64(min(bits, 63)))
+        if base == "shl":
+            result = np.where(by >= bits, np.uint64(0), given[0] << by)
+        else:
+            moved = numbers[0] >> np.minimum(by, np.uint64(bits - 1)).astype(numbers[0].dtype)
+            result = np.where((by >= bits) & (not signed), 0, moved.astype(np.uint64)).astype(np.uint64)
+    elif base in {"min", "max"} and not rest:
+        result = (np.minimum if base == "min" else np.maximum)(numbers[0], numbers[1]).astype(np.uint64)
+    elif base == "setp" and len(rest) == 1 and rest[0] in _COMPARE:
+        return np.asarray(_COMPARE[rest[0]](numbers[0], numbers[1])).astype(np.uint64)
+    elif base == "selp" and not rest:
+        result = np.where(given[2] & np.uint64(1) != 0, given[0], given[1])
+    elif base == "cvt" and len(rest) == 1 and rest[0] in TYPE_BITS and rest[0][0] in "us":
+        ones = np.uint64((1 << TYPE_BITS[rest[0]]) - 1)
+        result = numbers[0].astype(np.uint64)
+    return None if result is None else result & ones
+
+
+def _number(value: Values, bits: int, *, signed: bool) -> npt.NDArray[np.uint64] | npt.NDArray[np.int64]:
+    """The low bits as a number, in 64 bits."""
+    low = value & np.uint64((1 << bits) - 1)
+    if not signed:
+        return low
+    sign = np.uint64(1 << bits - 1)
+    return ((low ^ sign) - sign).astype(np.int64)

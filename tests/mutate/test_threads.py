@@ -1,0 +1,89 @@
+"""Mutants of arithmetic on thread numbers: equivalent where no thread that gets there has another value."""
+
+from __future__ import annotations
+
+import pytest
+from ptx_run import module_text
+
+from equiv.emulator.store import Image
+from equiv.mutate.mutants import Mutant, Target
+
+SAME = "no thread that gets there has another value"
+
+
+def mutants(body: str, operator: str, threads: int = 64) -> list[Mutant]:
+    text = module_text(body + " ret;", ("p",)).replace(")\n{", f")\n.reqntid {threads}\n{{")
+    assert f".reqntid {threads}" in text
+    return list(Target(Image(body.encode(), text, "sm_100a", {}), "k").mutants((operator,)))
+
+
+def reasons(body: str, operator: str, threads: int = 64) -> dict[str, str]:
+    return {one.change.partition(" -> ")[2]: one.equivalent for one in mutants(body, operator, threads)}
+
+
+STORE = "cvt.u64.u32 %rd1, %r9; st.global.b32 [%rd1], %r1;"
+
+
+def test_the_sign_of_a_thread_number_is_no_matter() -> None:
+    found = reasons(f"mov.u32 %r1, %tid.x; shr.s32 %r2, %r1, 31; add.s32 %r9, %r1, %r2; {STORE}", "immediate")
+    assert found["shr.s32 %r2, %r1, 30;"] == SAME
+    assert found["shr.s32 %r2, %r1, 32;"] == SAME
+    found = reasons(f"mov.u32 %r1, %tid.x; shr.s32 %r2, %r1, 5; add.s32 %r9, %r1, %r2; {STORE}", "immediate")
+    assert found["shr.s32 %r2, %r1, 6;"] == ""
+
+
+def test_a_change_that_later_bits_drop_vanishes_on_the_way() -> None:
+    body = f"mov.u32 %r1, %tid.x; mul.lo.s32 %r2, %r1, 32; shr.u32 %r9, %r2, 5; {STORE}"
+    found = reasons(body, "immediate")
+    assert found["mul.lo.s32 %r2, %r1, 33;"] == ""  # 62 * 33 / 32 = 63
+    assert reasons(body, "immediate", 32)["mul.lo.s32 %r2, %r1, 33;"] == SAME
+    assert reasons(body, "immediate", 32)["mul.lo.s32 %r2, %r1, 31;"] == ""
+
+
+def test_only_threads_that_get_there_count() -> None:
+    rest = f"add.s32 %r2, %r1, -32; setp.lt.s32 %p2, %r2, 0; selp.b32 %r9, 1, 2, %p2; {STORE}"
+    always = reasons(f"mov.u32 %r1, %tid.x; {rest}", "comparison")
+    upper = reasons(f"mov.u32 %r1, %tid.x; setp.lt.u32 %p1, %r1, 33; @%p1 bra END; {rest} END:", "comparison")
+    assert always["setp.le.s32 %p2, %r2, 0;"] == ""
+    assert upper["setp.le.s32 %p2, %r2, 0;"] == SAME
+    assert upper["setp.le.u32 %p1, %r1, 33;"] == ""
+
+
+def test_a_branch_that_no_thread_takes_may_go() -> None:
+    for most, why in ((63, "no thread takes the branch"), (62, "")):
+        body = f"mov.u32 %r1, %tid.x; setp.gt.u32 %p1, %r1, {most}; @%p1 bra END; st.global.b32 [%rd1], %r1; END:"
+        (found,) = [one for one in mutants(body, "deletion") if one.before.opcode == "bra"]
+        assert found.equivalent == why
+
+
+def test_where_no_thread_gets_nothing_matters() -> None:
+    body = "mov.u32 %r1, %tid.x; setp.lt.u32 %p1, %r1, {0}; @%p1 bra END; st.global.b32 [%rd1], %r1; END:"
+    for least, why in ((64, "no thread gets there"), (63, "")):
+        assert reasons(body.format(least), "immediate")["st.global.b32 [%rd1+4], %r1;"] == why
+
+
+def test_unknown_values_registers_with_two_makers_and_guards_prove_nothing() -> None:
+    for start in ("ld.global.b32 %r1, [%rd2];", "mov.u32 %r1, %tid.x; @%p3 mov.u32 %r1, 7;", "mov.u32 %r1, %ctaid.x;"):
+        found = reasons(f"{start} shr.s32 %r2, %r1, 31; add.s32 %r9, %r1, %r2; {STORE}", "immediate")
+        assert found["shr.s32 %r2, %r1, 30;"] == ""
+    guarded = f"mov.u32 %r1, %tid.x; @%p1 shr.s32 %r2, %r1, 31; add.s32 %r9, %r1, %r2; {STORE}"
+    assert reasons(guarded, "immediate")["@%p1 shr.s32 %r2, %r1, 30;"] == ""
+
+
+@pytest.mark.parametrize(
+    ("shuffle", "now", "same"),
+    [
+        ("idx.b32 %r9, %r2, 0, 31, -1", "idx.b32 %r9, %r2, 0, 32, -1", True),  # the clamp's low five bits are 0
+        ("idx.b32 %r9, %r2, 0, 31, -1", "idx.b32 %r9, %r2, 1, 31, -1", False),
+        ("bfly.b32 %r9, %r2, 16, 31, -1", "bfly.b32 %r9, %r2, 16, 30, -1", False),
+        ("idx.b32 %r9, %r2, 6, 6175, -1", "idx.b32 %r9, %r2, 6, 6174, -1", True),
+    ],
+)
+def test_a_shuffle_of_unknown_values_is_known_by_its_lanes(shuffle: str, now: str, same: bool) -> None:
+    found = reasons(f"ld.global.b32 %r2, [%rd2]; shfl.sync.{shuffle}; {STORE}", "immediate")
+    assert found[f"shfl.sync.{now};"] == ("every lane gets the value of the same one" if same else "")
+
+
+def test_any_lane_will_do_where_a_warp_has_one_value() -> None:
+    body = f"mov.u32 %r1, %tid.x; shr.u32 %r2, %r1, 5; shfl.sync.idx.b32 %r9, %r2, 0, 31, -1; {STORE}"
+    assert reasons(body, "immediate")["shfl.sync.idx.b32 %r9, %r2, -1, 31, -1;"] == SAME
