@@ -101,7 +101,7 @@ def test_an_aimed_state_differs_from_the_ordinary_one_in_one_element_a_row() -> 
     assert int((plain != moved).sum()) > 1400
 
 
-@pytest.mark.parametrize("name", aimed.AIMED)
+@pytest.mark.parametrize("name", states.AIMED)
 def test_nothing_is_aimed_at_where_every_request_is_absent(name: str) -> None:
     wanted = case({"state": name, "absent": "all"})
     assert PAIR.check(wanted) == []

@@ -216,7 +216,7 @@ PLACES = (
     ),
     Fault(
         "records written by slot",
-        "wide-b2-t4-record",
+        "wide-b4-t4-record",
         WIDE,
         "self.record_key_gate(mKeyGate, sK, sRaw, request,",
         "self.record_key_gate(mKeyGate, sK, sRaw, window_slot,",
