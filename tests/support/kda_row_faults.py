@@ -7,7 +7,7 @@ from seeded import Fault
 WIDE, PREPARE, FORMULAS, TILE, COMMIT = (
     f"kda/{name}.py" for name in ("wide", "wide_prepare", "formulas", "tile", "commit")
 )
-ONE, THREE = "wide-b2-h12", "wide-b3-t1"
+ONE, THREE = "wide-b1-h12", "wide-b3-t1"
 WEIGHT = "rW[i] = mConvW[part, i, dim]"
 U = "u = mul_rn(sub_rn(sV[t, mine], dot), sBeta[t])"
 TRANSPOSED = """                for e in cutlass.range_constexpr(4):
