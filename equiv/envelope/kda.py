@@ -40,6 +40,7 @@ Mask = npt.NDArray[np.bool_]
 F64 = npt.NDArray[np.float64]
 F32 = npt.NDArray[np.float32]
 
+LEAST: Final = 2.0**-149
 SHARES: Final = 16
 """The share of y's envelope that was used is found in steps of one sixteenth, rounded up."""
 
@@ -210,7 +211,9 @@ class Spread:
         with np.errstate(all="ignore"):
             around = Interval.around(value - each, value + each)
         ends = self.ways.over("kda.7", Interval(*(np.where(each > 0, x, states) for x in (around.low, around.high))))
-        return _up(Near.of(ends, kda_steps.rounded(states)).off)
+        off = Near.of(ends, kda_steps.rounded(states)).off
+        signed = (each > 0) & (np.abs(value) <= each)  # rounded to zero, it may be a zero of either sign
+        return _up(np.maximum(off, np.where(signed, LEAST, 0.0)))
 
     def commit(self, inputs: Mapping[str, Bits], left: Left, pools: Pools) -> F32:
         """Bounds of the states that a commit writes, `[W, H, 128, 128]` in the order of the output.
