@@ -21,9 +21,9 @@ from equiv.terminal import visible
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from equiv.pairs import Axis, Pair
+    from equiv.pairs import Axis, Pair, Party
     from equiv.records import Case
     from equiv.rounding.declaration import Declaration
 
@@ -192,10 +192,9 @@ def rounding(options: argparse.Namespace) -> int:
             print(f"\n{name}: {error}")
             continue
         compiled = ", ".join(f"{package} {version}" for package, version in versions.items())
-        for form in pair.forms.get(name, ("",)):
-            for arch in party.architectures:
-                said = report.declaration(pair.declaration(name, versions, arch, form))
-                groups.setdefault(f"{name}{form and f', {form}'} ({compiled})\n{said}", []).append(arch)
+        for form, arch, declared in _forms(pair, name, party, versions):
+            said = report.declaration(declared)
+            groups.setdefault(f"{name}{form and f', {form}'} ({compiled})\n{said}", []).append(arch)
     for said, architectures in groups.items():
         print(f"\n{' and '.join(architectures)}: {said}")
     return 0
@@ -205,15 +204,25 @@ def _declared(pair: Pair) -> dict[str, dict[str, Declaration | None]]:
     """Party -> form and architecture -> what it declares as compiled here; None where that is not known."""
     found: dict[str, dict[str, Declaration | None]] = {}
     for name, party in (("oracle", pair.oracle), ("candidate", pair.candidate)):
-        forms = pair.forms.get(name, ("",))
-        places = {f"{form} {arch}".strip(): (arch, form) for form in forms for arch in party.architectures}
         try:
             versions = toolchain(party)
         except UnsupportedError:
-            found[name] = dict.fromkeys(places)
+            forms = pair.forms.get(name, ("",))
+            found[name] = dict.fromkeys(f"{form} {arch}".strip() for form in forms for arch in party.architectures)
         else:
-            found[name] = {place: pair.declaration(name, versions, *which) for place, which in places.items()}
+            served = _forms(pair, name, party, versions)
+            found[name] = {f"{form} {arch}".strip(): declared for form, arch, declared in served}
     return found
+
+
+def _forms(
+    pair: Pair, name: str, party: Party, versions: Mapping[str, str]
+) -> Iterator[tuple[str, str, Declaration | None]]:
+    """(form, architecture, what is declared) of a party; a form that an architecture alone lacks is left out."""
+    for form in pair.forms.get(name, ("",)):
+        declared = {arch: pair.declaration(name, versions, arch, form) for arch in party.architectures}
+        known = any(declared.values())
+        yield from ((form, arch, one) for arch, one in declared.items() if one or not known)
 
 
 def explain(options: argparse.Namespace) -> int:

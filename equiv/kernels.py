@@ -181,9 +181,9 @@ def in_place(pair: Pair, name: str) -> Pair:
             return pair.declaration(party, toolchain, arch, form)
         return kernel.declaration and kernel.declaration(toolchain, arch, form)
 
-    def form(party: str, case: Case) -> str:
+    def form(party: str, case: Case, arch: str) -> str:
         chosen = kernel.form(case) if party == "candidate" and kernel.form else ""
-        return pair.form(party, case) if party == "oracle" and pair.form else chosen
+        return pair.form(party, case, arch) if party == "oracle" and pair.form else chosen
 
     def output_specs(case: Case) -> tuple[OutputSpec, ...]:
         kept = tuple(spec for spec in pair.output_specs(case) if spec.name not in kernel.omits)

@@ -77,7 +77,7 @@ def trace(pair: Pair, party: str, case: Case, arch: str) -> tuple[Traced, ...]:
             problem = str(error)
         if order is not None:
             problem = _problem(declared, name, order)
-        found.append(Traced(party, arch, versions, name, order, problem, pair.form_of(party, case)))
+        found.append(Traced(party, arch, versions, name, order, problem, pair.form_of(party, case, arch)))
     return tuple(found)
 
 

@@ -129,7 +129,7 @@ class Pair:
         envelope: (case, inputs, declarations of the parties, None where unknown) -> Envelope.
         declaration: (party name, toolchain, architecture, form) -> what the party declares, or None if unknown.
         forms: party name -> forms that it declares separately (other kernels for other cases); not named: one.
-        form: (party name, case) -> the form that serves the case; needed where `forms` names any.
+        form: (party name, case, architecture) -> the form that serves the case; needed where `forms` names any.
         quantised: (case, inputs, declaration) -> pairs of codes and scales among the outputs
             (`equiv.rounding.scales.Quantised`), as a party that declares so computes them.
         soak: what keeps random cases quick.
@@ -168,7 +168,7 @@ class Pair:
     misreadings: Callable[[Case, Mapping[str, Bits]], Iterator[tuple[str, Mapping[str, Bits]]]] | None = None
     misread: Callable[..., dict[str, Bits]] | None = None
     forms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    form: Callable[[str, Case], str] | None = None
+    form: Callable[[str, Case, str], str] | None = None
     quantised: Callable[[Case, Mapping[str, Bits], Any], tuple[Any, ...]] | None = None
     terms: Callable[[], Mapping[str, Terms]] | None = None
     soak: Soak = field(default_factory=Soak)
@@ -177,11 +177,11 @@ class Pair:
 
     def declared(self, party: str, toolchain: Mapping[str, str], arch: str, case: Case) -> Any:  # noqa: ANN401
         """What the party declares of the form that serves a case, or None if that is unknown."""
-        return self.declaration(party, toolchain, arch, self.form_of(party, case))
+        return self.declaration(party, toolchain, arch, self.form_of(party, case, arch))
 
-    def form_of(self, party: str, case: Case) -> str:
-        """The form of a party that serves a case, "" if it has one only."""
-        return self.form(party, case) if self.form and self.forms.get(party) else ""
+    def form_of(self, party: str, case: Case, arch: str) -> str:
+        """The form of a party that serves a case on an architecture, "" if it has one only."""
+        return self.form(party, case, arch) if self.form and self.forms.get(party) else ""
 
 
 def late(entry: str, *first: str) -> Callable[..., Any]:

@@ -57,7 +57,7 @@ def test_each_form_of_a_party_has_its_own_declaration_chosen_by_the_case() -> No
         equiv_fake.PAIR,
         declaration=declaration,
         forms={"candidate": ("plain", "wide")},
-        form=lambda party, case: "wide" if case.axes["behaviour"] == "carries" else "plain",
+        form=lambda party, case, arch: "wide" if case.axes["behaviour"] == "carries" else "plain",
     )
     assert verdict("carries", pair).status is Status.REORDERED
     assert verdict("good", pair).status is Status.IDENTICAL

@@ -1,6 +1,6 @@
 """Device helpers of the query latent's RMSNorm, 1536 BF16 columns a row: one warp a row (spec dsa 1.1).
 
-The order of the sum and the rounding points are those of `QueryNorm` and of both forms of the front.
+The order of the sum is that of `QueryNorm` and of `IndexFrontMma`, the rounding points are those of every form.
 """
 
 from __future__ import annotations

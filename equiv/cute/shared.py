@@ -24,15 +24,8 @@ def push(pointer: cute.Pointer, value: Float32, barrier: cute.Pointer, rank: Int
 
 
 @cute.jit
-def push2(pointer: cute.Pointer, first: Float32, second: Float32, barrier: cute.Pointer, rank: Int32):
-    """As `push`, two neighbours at once; the place is aligned to 8 bytes."""
-    aligned = cute.make_ptr(Float32, pointer.toint(), cute.AddressSpace.smem, assumed_align=8)
-    cute.arch.store_async_dsmem(aligned, (first.bitcast(Int32), second.bitcast(Int32)), barrier, rank)
-
-
-@cute.jit
 def push4(pointer: cute.Pointer, rX, at: cutlass.Constexpr[int], barrier: cute.Pointer, rank: Int32):
-    """As `push`, four neighbours `rX[at .. at + 3]` at once; the place is aligned to 16 bytes."""
+    """As `push`, four neighbours `rX[at .. at + 3]` of 32 bits at once; the place is aligned to 16 bytes."""
     values = tuple(rX[at + i].bitcast(Int32) for i in range(4))
     aligned = cute.make_ptr(Float32, pointer.toint(), cute.AddressSpace.smem, assumed_align=16)
     cute.arch.store_async_dsmem(aligned, values, barrier, rank)

@@ -30,11 +30,13 @@ def candidate(case: Case, tensors: Mapping[str, Any]) -> None:
     dsa_front(**_tensors(tensors), **_options(case))
 
 
-def form(party: str, case: Case) -> str:
-    """What serves a case: the candidate's `split1`, `split2` or `split4` by batch; the oracle has one form, ""."""
+def form(party: str, case: Case, arch: str) -> str:
+    """What serves a case: the candidate's `split1`, `split2` or `split4`; the oracle has one form, ""."""
+    from equiv.cute.dsa.hopper_plan import hopper_tiling
     from equiv.cute.dsa.tiling import front_tiling
 
-    return f"split{front_tiling(int(axis(case, 'batch'))).split}" if party == "candidate" else ""
+    tiling = hopper_tiling if arch == "sm_90a" else front_tiling
+    return f"split{tiling(int(axis(case, 'batch'))).split}" if party == "candidate" else ""
 
 
 def _tensors(tensors: Mapping[str, Any]) -> dict[str, Any]:

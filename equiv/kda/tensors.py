@@ -272,8 +272,8 @@ FORMS = {
 """Party -> what it declares separately."""
 
 
-def form(party: str, case: Case) -> str:
-    """The form of a party that serves a case: its own kernels, hence its own orders."""
+def form(party: str, case: Case, _arch: str) -> str:
+    """The form of a party that serves a case on every architecture: its own kernels, hence its own orders."""
     mode = axis(case, "mode")
     if party == "candidate":
         return f"{axis(case, 'kernel')}-commit" if mode == "commit" else str(axis(case, "kernel"))

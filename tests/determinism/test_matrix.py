@@ -98,7 +98,7 @@ def test_a_batch_of_1_may_differ_where_other_orders_are_declared_for_it() -> Non
         subset=elements,
         declaration=declaration,
         forms={"candidate": ("one", "many")},
-        form=lambda party, case: "one" if case.axes["n"] == 1 else "many",
+        form=lambda party, case, arch: "one" if case.axes["n"] == 1 else "many",
         candidate=Party(f"{__name__}:only_alone", ("numpy",)),
     )
     found = matrix(pair, case(), equiv_fake.HostDevice(), only=["batch"])
@@ -215,6 +215,8 @@ def test_a_real_pair_declares_that_its_split_follows_the_batch(monkeypatch: pyte
     toolchain = {"nvidia-cutlass-dsl": "4.8.1", "triton": "3.8.0"}
     alone = pair.subset(one, pair.inputs(one), [3]).case  # type: ignore[misc]
     assert lab._declared("oracle", toolchain, alone) == ()
-    (line,) = lab._declared("candidate", toolchain, alone)
-    assert line.startswith("order projection: split2 in the batch ")
-    assert "; split4 alone " in line
+    lines = lab._declared("candidate", toolchain, alone)
+    assert len(lines) == 2
+    for line, name in zip(lines, ("projection", "row.squares"), strict=True):
+        assert line.startswith(f"order {name}: split2 in the batch ")
+        assert "; split4 alone " in line

@@ -14,6 +14,7 @@ from equiv.dsa_front import PAIR
 from equiv.dsa_front.regimes import REGIMES
 from equiv.dsa_index.regimes import REGIMES as INDEX
 from equiv.rounding import dsa, front
+from equiv.rounding.declarations.front_candidate import SPLITS
 from equiv.rounding.formats import BF16, decode
 from equiv.rounding.front_ledger import LEDGER
 from equiv.rounding.projection import part_of
@@ -38,10 +39,13 @@ def test_both_sides_of_every_tiling_boundary_are_there() -> None:
 
 def test_every_slicing_is_in_pr_with_and_without_the_norm_and_in_both_formats() -> None:
     assert PAIR.form is not None
-    found = {(PAIR.form("candidate", case), case.axes["normalized"]) for case in PR}
-    assert found == {(form, normalized) for form in PAIR.forms["candidate"] for normalized in (False, True)}
-    formats = {(PAIR.form("candidate", case), case.axes["format"]) for case in PR}
-    assert formats == {(form, name) for form in PAIR.forms["candidate"] for name in ("fp8", "fp4")}
+    for arch, splits in SPLITS.items():
+        forms = {f"split{split}" for split in splits}
+        assert forms <= set(PAIR.forms["candidate"])
+        found = {(PAIR.form("candidate", case, arch), case.axes["normalized"]) for case in PR}
+        assert found == {(form, normalized) for form in forms for normalized in (False, True)}
+        formats = {(PAIR.form("candidate", case, arch), case.axes["format"]) for case in PR}
+        assert formats == {(form, name) for form in forms for name in ("fp8", "fp4")}
 
 
 def test_every_regime_of_latent_weights_and_gamma_is_in_pr() -> None:

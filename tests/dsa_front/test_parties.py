@@ -33,11 +33,17 @@ def test_every_axis_that_a_kernel_must_know_reaches_it(party: str, monkeypatch: 
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("batch", "split"), [(1, 4), (48, 4), (49, 2), (128, 2), (129, 1), (1024, 1)])
-def test_the_candidates_form_is_its_number_of_slices(batch: int, split: int) -> None:
+@pytest.mark.parametrize(
+    ("arch", "batch", "split"),
+    [
+        *(("sm_100a", batch, split) for batch, split in [(1, 4), (48, 4), (49, 2), (128, 2), (129, 1), (1024, 1)]),
+        *(("sm_90a", batch, split) for batch, split in [(1, 4), (32, 4), (33, 2), (1024, 2)]),
+    ],
+)
+def test_the_candidates_form_is_its_number_of_slices(arch: str, batch: int, split: int) -> None:
     assert PAIR.form is not None
-    assert PAIR.form("candidate", case(batch=batch)) == f"split{split}"
-    assert PAIR.form("oracle", case(batch=batch)) == ""
+    assert PAIR.form("candidate", case(batch=batch), arch) == f"split{split}"
+    assert PAIR.form("oracle", case(batch=batch), arch) == ""
     assert f"split{split}" in PAIR.forms["candidate"]
 
 

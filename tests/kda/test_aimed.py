@@ -69,7 +69,7 @@ def test_aimed_midpoints_show_the_difference_between_declared_orders(arch: str, 
             PAIR.model(wanted, inputs, known)["y"][:, :, 0]
             for party in ("oracle", "candidate")
             for known in DECLARATIONS
-            if (known.party, known.form, known.arch) == (party, PAIR.form(party, wanted), arch)  # type: ignore[misc]
+            if (known.party, known.form, known.arch) == (party, PAIR.form(party, wanted, arch), arch)  # type: ignore[misc]
             and known.toolchain != {"triton": "3.6.0"}
         ]
         assert len(models) == 2

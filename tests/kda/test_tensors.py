@@ -162,7 +162,7 @@ def test_specs_and_cut_outputs_agree(axes: dict[str, Any]) -> None:
     ],
 )
 def test_a_case_is_served_by_a_declared_form_of_each_party(axes: dict[str, Any], forms: tuple[str, str]) -> None:
-    found = tuple(tensors.form(party, case(**axes)) for party in ("oracle", "candidate"))
+    found = tuple(tensors.form(party, case(**axes), "sm_90a") for party in ("oracle", "candidate"))
     assert found == forms
     assert all(one in PAIR.forms[party] for one, party in zip(found, ("oracle", "candidate"), strict=True))
 

@@ -43,7 +43,7 @@ def bf16_codes(values: npt.ArrayLike) -> npt.NDArray[np.uint16]:
 
 
 def declared(one: Case, party: str = "oracle", arch: str = "sm_90a") -> Declaration:
-    form = PAIR.form(party, one) if PAIR.form else ""
+    form = PAIR.form(party, one, "sm_90a") if PAIR.form else ""
     return next(d for d in DECLARATIONS if (d.party, d.form, d.arch) == (party, form, arch))
 
 

@@ -49,8 +49,8 @@ def last_block_dropped(case: Case, tensors: Mapping[str, Any]) -> None:
     """The last 64 columns of a slice are not multiplied."""
     from equiv.cute.dsa.front import IndexFrontMma
 
-    def multiply(self: Any, cta: Any, thread: Any) -> None:
-        IndexFrontMma.multiply(self, altered(cta, blocks=cta.plan.blocks - 1), thread)
+    def multiply(self: Any, cta: Any) -> None:
+        IndexFrontMma.multiply(self, altered(cta, blocks=cta.plan.blocks - 1))
 
     with overridden("multiply", multiply):
         candidate(case, tensors)
@@ -127,5 +127,5 @@ def mailbox_expects_too_few(case: Case, tensors: Mapping[str, Any]) -> None:
     def short(cta: Any, *others: Any) -> None:
         init_barriers(altered(cta, owned=cta.plan.owned - 1), *others)
 
-    with exchanged(f"{FRONT}_form.init_barriers", short):
+    with exchanged(f"{FRONT}.init_barriers", short):
         candidate(case, tensors)

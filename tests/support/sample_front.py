@@ -14,9 +14,8 @@ import numpy.typing as npt
 import torch
 
 import equiv
-from equiv.cute.dsa.front_host import dsa_front
+from equiv.cute.dsa.front_host import FORMS, dsa_front
 from equiv.cute.dsa.index import dsa_index
-from equiv.cute.dsa.tiling import CtaPlan, front_tiling
 from equiv.emulator import engine
 from equiv.rounding import arithmetic as fp
 from equiv.rounding import conversions, special
@@ -119,14 +118,14 @@ def words(tensor: torch.Tensor) -> U16:
 
 
 @cache
-def _row_order() -> Any:
-    return row_order()
+def _row_order(arch: str, split: int) -> Any:
+    return row_order(arch, split)
 
 
-def latent(rows: torch.Tensor, gamma: torch.Tensor, eps: float = 1e-6) -> U16:
+def latent(rows: torch.Tensor, gamma: torch.Tensor, eps: float = 1e-6, arch: str = "sm_100a", split: int = 1) -> U16:
     """The norm of BF16 rows, `[B, 1536]`: spec dsa R1 to R7."""
     x = conversions.widen(words(rows[:, :RANK]), BF16)
-    total = _row_order().dot(x, x)
+    total = _row_order(arch, split).dot(x, x)
     factor = special.rsqrt(fp.add(fp.div(total, fp.bits_of(1536.0)), fp.bits_of(eps)), ftz=False)
     scaled = fp.mul(fp.mul(x, factor), conversions.widen(words(gamma), BF16))
     return np.asarray(conversions.named("bf16.f32.rn")(scaled), np.uint16)
@@ -134,8 +133,12 @@ def latent(rows: torch.Tensor, gamma: torch.Tensor, eps: float = 1e-6) -> U16:
 
 def query(given: Given, arch: str) -> U16:
     """The projection's BF16 bits `[B, 4096]`: slices of K by the matrix model, added in ascending order."""
-    rows = words(given["q_c"]) if given["q_c"] is not None else latent(given["projected"], given["w_qa"])
-    split = front_tiling(len(rows)).split
+    split = tiling(arch, given["projected"].shape[0]).split
+    rows = (
+        words(given["q_c"])
+        if given["q_c"] is not None
+        else latent(given["projected"], given["w_qa"], arch=arch, split=split)
+    )
     weights, width = words(given["w_q"]), RANK // split
     total: U32 | None = None
     for part in range(split):
@@ -144,6 +147,11 @@ def query(given: Given, arch: str) -> U16:
         total = one if total is None else fp.add(total, one)
     assert total is not None
     return np.ascontiguousarray(conversions.named("bf16.f32.rn")(total), np.uint16)
+
+
+def tiling(arch: str, batch: int) -> Any:
+    """How the architecture's form cuts a batch."""
+    return FORMS[arch].cut(batch)[0]
 
 
 def same(got: dict[str, Any], want: dict[str, Any]) -> None:
@@ -159,9 +167,9 @@ def check(arch: str, threads: int, batch: int, axes: dict[str, Any]) -> None:
     given = inputs(batch, **{name: value for name, value in axes.items() if name != "mx"})
     got = run(device, given, mx=mx)
     (launch,) = device.launches
-    n, tiles, split, group = front_tiling(batch)
+    (_, tiles, split, group), plan = FORMS[arch].cut(batch)
     assert (launch.grid, launch.cluster, launch.block) == ((split, 32, tiles), (split, group, 1), (threads, 1, 1))
-    assert launch.dynamic_shared == CtaPlan(n, split, group).shared_bytes
+    assert launch.dynamic_shared == plan.shared_bytes
     same(got, expected(device, given, mx=mx))
 
 

@@ -94,22 +94,14 @@ class Cta(Fixed):
 
 
 @cute.jit
-def init_barriers(
-    cta,
-    normalized: cutlass.Constexpr[bool],
-    releases: cutlass.Constexpr[int],
-    completions: cutlass.Constexpr[int],
-):
-    """Initialises every barrier and tells those that wait for other CTAs what to expect; for one thread.
-
-    `releases` and `completions` are the arrivals at a stage's `empty` and at `accumulated`.
-    """
+def init_barriers(cta, normalized: cutlass.Constexpr[bool]):
+    """Initialises every barrier and tells those that wait for other CTAs what to expect; for one thread."""
     for s in cutlass.range_constexpr(cta.plan.stages):
         cute.arch.mbarrier_init(cta.weights_full(s), 1)
         cute.arch.mbarrier_init(cta.rows_full(s), 1)
         cute.arch.mbarrier_init(cta.rows_ready(s), 32 * WARPS)
-        cute.arch.mbarrier_init(cta.empty(s), releases)
-    cute.arch.mbarrier_init(cta.accumulated, completions)
+        cute.arch.mbarrier_init(cta.empty(s), 1)
+    cute.arch.mbarrier_init(cta.accumulated, 1)
     cute.arch.mbarrier_init(cta.factors_full, 1)
     cute.arch.mbarrier_init(cta.partials_full, 1)
     cute.arch.mbarrier_init_fence()

@@ -1,144 +1,142 @@
 """`IndexFrontHopper`: the DSA indexer's front on `wgmma` (sm_90a), with its sums in registers.
 
-Two warpgroups multiply, 64 channels of the head each. Their fragments go through shared memory to the warps that write,
-so that the epilogue is the one of `IndexFrontMma`: partial sums straight into their owners' mailboxes; complete sums
-into the ring, which nobody needs any more.
+Cut for latency: the next launch may begin early, and its CTAs bring weights in while those of this one work. A cluster
+shares a head's products for one tile of rows. Each CTA normalises its slice of the rows, two warpgroups multiply it, 64
+channels each, and the partial sums go to the CTAs that own the rows, which add and quantise them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import cutlass
-from cutlass import BFloat16, Float32, Int32, cute
-from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
+from cutlass import Float32, Int32, cute
 
-from equiv.cute.dsa.front_epilogue import GROUP, MailboxColumns
 from equiv.cute.dsa.front_form import IndexFront
-from equiv.cute.dsa.front_load import SWIZZLE
-from equiv.cute.dsa.tiling import BLOCK_COLUMNS, WARPS
-from equiv.cute.fixed import Fixed
-from equiv.cute.shared import push2
-from equiv.geometry.dsa import DIM
+from equiv.cute.dsa.front_load import insert_keys, load_first_weights, load_weights
+from equiv.cute.dsa.hopper_cta import MULTIPLIERS, WORKERS, HopperCta, meet_workers
+from equiv.cute.dsa.hopper_epilogue import head_weight, lane_column, quantise_fp4, quantise_fp8
+from equiv.cute.dsa.hopper_plan import HopperPlan, hopper_tiling
+from equiv.cute.dsa.hopper_rows import Rows, load_slice, make_factors
+from equiv.cute.dsa.hopper_sums import collect, multiply, send_partials
+from equiv.cute.dsa.tiling import FrontTiling  # noqa: TC001  needed by annotations
+from equiv.geometry.dsa import DIM, HEADS
+from equiv.geometry.front import RANK
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-MULTIPLIERS = 8
-THREADS = 32 * MULTIPLIERS
-MAX_ROWS = 128
-PITCH = DIM + 4
-"""Float32 values from column to column of the sums; four more than used spread a fragment's columns over the banks."""
+LOADER = MULTIPLIERS
+KEYS = MULTIPLIERS + 1
+THREADS = 32 * (MULTIPLIERS + 2)
+TOGETHER = 2
+"""CTAs that share a multiprocessor."""
 
 
 class IndexFrontHopper(IndexFront):
     """The front for sm_90a: eight warps multiply, warp w the channels 16 w .. 16 w + 15 of all rows of the tile."""
 
-    warps = WARPS + MULTIPLIERS + 4
-    multipliers = MULTIPLIERS
-    releases = MULTIPLIERS
-    completions = THREADS
-
-    @property
-    def registers(self) -> Mapping[str, int]:
-        """What the loads of four rows at once take, or else the sums of 256 rows."""
-        wide = self.plan.n > MAX_ROWS
-        return {"write": 104 if wide else 152, "multiply": 176 if wide else 152, "load": 56}
+    @staticmethod
+    def cut(batch: int) -> tuple[FrontTiling, HopperPlan]:
+        """Four slices of the products for one tile, two for more."""
+        tiling = hopper_tiling(batch)
+        return tiling, HopperPlan(tiling.n, tiling.split)
 
     @cute.jit
-    def multiply(self, cta, thread: Int32):
-        """Every block in four steps of 16 columns; the next block's steps are issued before a stage is given back."""
-        plan = cta.plan
-        tiled = products(plan.n)
-        slices = tiled.get_slice(thread)
-        rW = tiled.make_fragment_A(slices.partition_A(operand(cta.weights, DIM, plan.stages)))
-        rX = tiled.make_fragment_B(slices.partition_B(operand(cta.rows, plan.n, plan.stages)))
-        rSum = cute.make_rmem_tensor(tiled.partition_shape_C((DIM, plan.n)), Float32)
-        for block in cutlass.range(plan.blocks, unroll=1):
-            stage = block % plan.stages
-            turn = (block // plan.stages) & 1
-            cute.arch.mbarrier_wait(cta.weights_full(stage), turn)
-            cute.arch.mbarrier_wait(self.rows_arrived(cta, stage), turn)
-            warpgroup.fence()
-            for step in cutlass.range_constexpr(cute.size(rW, mode=[2])):
-                tiled.set(warpgroup.Field.ACCUMULATE, block + step > 0)
-                cute.gemm(tiled, rSum, rW[None, None, step, stage], rX[None, None, step, stage], rSum)
-            warpgroup.commit_group()
-            if cutlass.const_expr(plan.stages < plan.blocks):
-                warpgroup.wait_group(1)
-                if block > 0 and thread % 32 == 0:
-                    cute.arch.mbarrier_arrive(cta.empty((block - 1) % plan.stages))
-        warpgroup.wait_group(0)
-        self.hand_over(cta, rSum, thread)
+    def __call__(
+        self,
+        mP: cute.Tensor,
+        mRows: cute.Tensor,
+        mGamma: cute.Tensor,
+        mMap: cute.Tensor,
+        mNormW: cute.Tensor,
+        mNormB: cute.Tensor,
+        mCache: cute.Tensor,
+        mSlots: cute.Tensor,
+        mQOut: cute.Tensor,
+        mWOut: cute.Tensor,
+        eps: Float32,
+        key_eps: Float32,
+        stream,
+    ):
+        """One launch for the whole batch; it may start before its predecessor ends and waits for it where it must."""
+        rows = cute.make_tensor(
+            mRows.iterator.align(16), cute.make_layout((mP.shape[0], RANK), stride=(self.row_pitch, 1))
+        )
+        self.kernel(mP, rows, mGamma, mMap, mNormW, mNormB, mCache, mSlots, mQOut, mWOut, eps, key_eps).launch(
+            grid=(self.plan.split, HEADS, cute.ceil_div(mP.shape[0], self.plan.n)),
+            block=(THREADS, 1, 1),
+            cluster=(self.plan.split, 1, 1),
+            min_blocks_per_mp=TOGETHER,
+            stream=stream,
+            use_pdl=True,
+        )
 
-    @cute.jit
-    def hand_over(self, cta, rSum, thread: Int32):
-        """A fragment's sums to where the epilogue reads them.
+    @cute.kernel
+    def kernel(
+        self,
+        mP: cute.Tensor,
+        mRows: cute.Tensor,
+        mGamma: cute.Tensor,
+        mMap: cute.Tensor,
+        mNormW: cute.Tensor,
+        mNormB: cute.Tensor,
+        mCache: cute.Tensor,
+        mSlots: cute.Tensor,
+        mQOut: cute.Tensor,
+        mWOut: cute.Tensor,
+        eps: Float32,
+        key_eps: Float32,
+    ):
+        """Eight warps take the rows all the way to their codes, one loads weights, one inserts keys.
 
-        Element i of a thread is channel 16 * warp + lane / 4, 8 more if i & 2, and row 8 (i / 4) + 2 (lane % 4), one
-        more if i & 1.
+        A cluster meets once: its barriers are there before anybody sends. Whatever others send to a CTA it waits for,
+        so that none leaves too early.
         """
-        plan = cta.plan
-        lower = thread // 32 * 16 + thread % 32 // 4
-        if cutlass.const_expr(plan.split > 1):
-            for eight in cutlass.range_constexpr(plan.n // 8):
-                row = thread % 4 * 2 + eight * 8
-                owner = row // plan.owned
-                for half in cutlass.range_constexpr(2):
-                    line = cta.part * DIM + lower + half * 8
-                    i = eight * 4 + half * 2
-                    place = cta.mailbox + (line * plan.mailbox_pitch + row % plan.owned)
-                    push2(place, rSum[i], rSum[i + 1], cta.partials_full, owner)
+        cta = HopperCta(self.plan, mP.shape[0])
+        thread, _, _ = cute.arch.thread_idx()
+        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+        lane = thread % 32
+        # Until the next launch waits for this one to end, it reads weights and nothing else.
+        if cutlass.const_expr(not self.plan.late):
+            cute.arch.griddepcontrol_launch_dependents()
+        if warp == LOADER:
+            with cute.arch.elect_one():
+                cta.init_barriers(MULTIPLIERS, self.normalized)
+        cute.arch.cluster_arrive()
+        if warp == LOADER:
+            load_first_weights(cta, mMap)
+            cute.arch.cluster_wait()
+            load_rest(cta, mMap)
+        elif warp == KEYS:
+            cute.arch.griddepcontrol_wait()
+            insert_keys(cta, self.index, mP, mNormW, mNormB, mCache, mSlots, key_eps, lane)
+            cute.arch.cluster_wait()
         else:
-            # The sums lie where others of these warps may still have operands.
-            cute.arch.barrier(barrier_id=2, number_of_threads=THREADS)
-            sums = cute.recast_ptr(cta.weights, dtype=Float32)
-            for eight in cutlass.range_constexpr(plan.n // 8):
-                row = thread % 4 * 2 + eight * 8
-                for i in cutlass.range_constexpr(4):
-                    sums[(row + i % 2) * PITCH + lower + i // 2 * 8] = rSum[eight * 4 + i]
-            cute.arch.mbarrier_arrive(cta.accumulated)
-
-    @cute.jit
-    def sums(self, cta, channel: Int32):
-        """Where they lie in shared memory."""
-        if cutlass.const_expr(self.plan.split > 1):
-            cute.arch.mbarrier_wait(cta.partials_full, 0)
-            return MailboxColumns(cta, channel)
-        cute.arch.mbarrier_wait(cta.accumulated, 0)
-        return SharedColumns(cta, channel)
-
-
-class SharedColumns(Fixed):
-    """Complete sums in shared memory, where the ring was."""
-
-    def __init__(self, cta, channel: Int32):
-        self.at = cute.recast_ptr(cta.weights, dtype=Float32) + channel
-
-    @cute.jit
-    def load4(self, column: Int32):
-        """Four columns of this thread's channel."""
-        rX = cute.make_rmem_tensor(GROUP, Float32)
-        for c in cutlass.range_constexpr(GROUP):
-            rX[c] = self.at[(column + c) * PITCH]
-        return rX.load()
+            cta.clear_padding(thread, WORKERS)
+            cute.arch.griddepcontrol_wait()
+            rows = Rows(cta, mRows, thread, WORKERS)
+            columns = self.plan.owned // 2
+            first = thread // DIM * columns
+            weight = head_weight(cta, self.index.weight, mP, first + lane_column(columns, lane))
+            if cutlass.const_expr(self.normalized):
+                cute.arch.cluster_wait()
+            else:
+                rows.gamma = load_slice(cta, mGamma.iterator, thread)
+                rows.factors = make_factors(cta, rows.places, rows.words, eps, thread)
+            if cutlass.const_expr(self.plan.late):
+                cute.arch.griddepcontrol_launch_dependents()
+            rSum = multiply(cta, rows, thread)
+            send_partials(cta, rSum, thread)
+            meet_workers()
+            rX = collect(cta, thread % DIM, first, columns)
+            if cutlass.const_expr(self.index.fp4):
+                quantise_fp4(cta, rX, mQOut, mWOut, weight, first, thread)
+            else:
+                quantise_fp8(cta, rX, mQOut, mWOut, weight, first, thread)
 
 
-def products(n: int) -> cute.TiledMma:
-    """`wgmma` of 128 channels and n rows, by two warpgroups: both operands in shared memory, sums in float32.
-
-    More than 128 rows take two instructions, as ptxas wants the registers of one to be there when the kernel starts.
-    """
-    rows = n if n <= MAX_ROWS else n // 2
-    operation = warpgroup.MmaF16BF16Op(
-        BFloat16, Float32, (DIM // 2, rows, 16), warpgroup.OperandSource.SMEM, OperandMajorMode.K, OperandMajorMode.K
-    )
-    return cute.make_tiled_mma(operation, (2, 1, 1))
-
-
-def operand(tiles: cute.Pointer, rows: int, stages: int) -> cute.Tensor:
-    """One operand's part of the ring: `[rows, 64, stages]`, swizzled over 128 bytes."""
-    swizzled = cute.recast_ptr(tiles, cute.make_swizzle(*SWIZZLE), dtype=BFloat16)
-    return cute.make_tensor(
-        swizzled, cute.make_layout((rows, BLOCK_COLUMNS, stages), stride=(BLOCK_COLUMNS, 1, rows * BLOCK_COLUMNS))
-    )
+@cute.jit
+def load_rest(cta, mMap):
+    """The weights that did not fit the ring, as stages fall empty; for the whole warp."""
+    stages = cta.plan.stages
+    for block in cutlass.range_constexpr(stages, cta.plan.blocks):
+        stage = block % stages
+        cute.arch.mbarrier_wait(cta.empty(stage), block // stages - 1 & 1)
+        with cute.arch.elect_one():
+            load_weights(cta, mMap, Int32(block), Int32(stage))

@@ -16,7 +16,6 @@ from cutlass import Float32, cute
 import equiv
 from equiv.cute import host
 from equiv.cute.dsa.front_host import FORMS
-from equiv.cute.dsa.tiling import CtaPlan, front_tiling
 from equiv.cute.tensormap import tensor_map
 
 if TYPE_CHECKING:
@@ -29,8 +28,9 @@ MMA: dict[str, tuple[str, int, dict[str, Any]]] = {
     "split1-normalized": ("sm_100a", 256, {"normalized": True}),
 }
 HOPPER: dict[str, tuple[str, int, dict[str, Any]]] = {
-    "hopper-split4": ("sm_90a", 48, {}),
-    "hopper-split1-fp4": ("sm_90a", 1024, {"fp4": True}),
+    "hopper-split4": ("sm_90a", 16, {}),
+    "hopper-split2": ("sm_90a", 64, {}),
+    "hopper-split2-fp4": ("sm_90a", 48, {"fp4": True}),
 }
 VARIANTS = MMA | HOPPER
 Compiled = tuple[str, bytes]
@@ -95,20 +95,36 @@ def test_a_block_is_four_products_and_one_commit(compiled: Callable[[str], Compi
     assert ptx.count("tcgen05.commit.") == 2
 
 
-@pytest.mark.parametrize(("name", "rows", "products"), [("hopper-split4", 48, 4), ("hopper-split1-fp4", 128, 8)])
+@pytest.mark.parametrize(
+    ("name", "rows", "blocks"), [("hopper-split4", 16, 6), ("hopper-split2", 32, 12), ("hopper-split2-fp4", 24, 12)]
+)
 def test_a_block_is_four_warpgroup_products_of_all_rows_and_one_commit(
-    compiled: Callable[[str], Compiled], name: str, rows: int, products: int
+    compiled: Callable[[str], Compiled], name: str, rows: int, blocks: int
 ) -> None:
     ptx, _ = compiled(name)
-    assert ptx.count(f"wgmma.mma_async.sync.aligned.m64n{rows}k16.f32.bf16.bf16") == products
-    assert ptx.count("wgmma.mma_async") == products
-    assert ptx.count("wgmma.commit_group") == 1
+    assert ptx.count(f"wgmma.mma_async.sync.aligned.m64n{rows}k16.f32.bf16.bf16") == 4 * blocks
+    assert ptx.count("wgmma.mma_async") == 4 * blocks
+    assert ptx.count("wgmma.commit_group") == blocks
 
 
-def test_a_whole_ring_is_multiplied_without_a_wait_in_between(compiled: Callable[[str], Compiled]) -> None:
-    for name, waits in (("hopper-split4", 1), ("hopper-split1-fp4", 2)):
+def test_two_ctas_of_the_hopper_form_find_registers_for_all_their_threads(
+    compiled: Callable[[str], Compiled],
+) -> None:
+    for name in HOPPER:
         ptx, _ = compiled(name)
-        assert ptx.count("wgmma.wait_group") == waits
+        assert ".reqntid 320" in ptx
+        assert ".minnctapersm 2" in ptx
+
+
+def test_the_next_launch_may_begin_early_and_with_few_rows_before_this_one_waits(
+    compiled: Callable[[str], Compiled],
+) -> None:
+    for name, early in (("hopper-split4", True), ("hopper-split2", False)):
+        ptx, _ = compiled(name)
+        assert ptx.count("griddepcontrol.launch_dependents") == 1
+        begins = ptx.index("griddepcontrol.launch_dependents")
+        assert (begins < ptx.index("griddepcontrol.wait")) == early
+        assert begins < ptx.index("wgmma.mma_async")
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -117,8 +133,9 @@ def test_only_weights_are_loaded_before_the_wait_for_the_grid_before(
 ) -> None:
     ptx, _ = compiled(name)
     early = ptx[: ptx.index("griddepcontrol.wait")]
-    plan = CtaPlan.of(front_tiling(VARIANTS[name][1]))
-    assert early.count("cp.async.bulk.tensor.2d") == plan.stages
+    arch, batch, _ = VARIANTS[name]
+    _, plan = FORMS[arch].cut(batch)
+    assert early.count("cp.async.bulk.tensor.2d") >= plan.stages
     assert "ld.global" not in early
     assert early.count("fence.proxy.tensormap::generic.acquire.sys") == 1
 
@@ -138,6 +155,8 @@ def test_partial_sums_leave_as_many_at_a_time_as_lie_together(compiled: Callable
     for name, columns in (("split4", 48), ("split2", 64)):
         ptx, _ = compiled(name)
         assert ptx.count("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32") == columns // 4
-    # Fragments of wgmma have two neighbouring rows, of two channels.
-    ptx, _ = compiled("hopper-split4")
-    assert ptx.count("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32") == 48 // 8 * 2
+    # Fragments of wgmma have two neighbouring rows of two channels; lanes swap them for four of one, sent in one of two
+    # passes over all rows. The norm tells the other CTAs about the rows of a lane one by one.
+    ptx, _ = compiled("hopper-split2")
+    assert ptx.count("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32") == 32 // 8 * 2
+    assert ptx.count("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32") == 2

@@ -31,7 +31,7 @@ CONTRACT_OF_THE_CANDIDATE = "y_absent"
 def test_the_chain_is_bitwise_what_its_declaration_says(form: str, arch: str) -> None:
     one = case(batch=2, **FORMS[form])
     assert PAIR.form is not None
-    assert PAIR.form("oracle", one) == form
+    assert PAIR.form("oracle", one, "sm_90a") == form
     given = PAIR.inputs(one)
     side = run_party(PAIR, "oracle", one, given, EmulatedDevice(arch))
     wanted = PAIR.model(one, given, PAIR.declared("oracle", side.toolchain, arch, one))
