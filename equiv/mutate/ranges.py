@@ -69,6 +69,8 @@ class Ranges:
             both = [self._compared(words, made) for made in (one, after)]
             if both[0] is not None and both[0] == both[1]:
                 return "constants that compare as before"
+        if words[0] == "setp" and after.opcode == one.opcode and self._beside(words, one, after):
+            return "no value that the register can have decides otherwise"
         if words[0] == "selp" and after.opcode == one.opcode and self._only_tested(one.operands[0]):
             was_zero, is_zero = (
                 [isinstance(x, Immediate) and x.bits == 0 for x in made.operands[1:3]] for made in (one, after)
@@ -147,6 +149,17 @@ class Ranges:
         if right.bits & self.zeros(left) & (1 << TYPE_BITS[words[-1]]) - 1:
             return words[1] == "ne"
         return None
+
+    def _beside(self, words: list[str], one: Instruction, after: Instruction) -> bool:
+        """Whether constants one apart decide alike, as the one value between has bits that the register never has."""
+        was, now = one.operands[2], after.operands[2]
+        if one.operands[:2] != after.operands[:2] or not (isinstance(was, Immediate) and isinstance(now, Immediate)):
+            return False
+        if words[-1][0] not in "us" or abs(was.bits - now.bits) != 1 or len(one.operands) != 3:
+            return False
+        between = {"gt": max, "le": max, "ge": min, "lt": min}.get(words[1])
+        width = (1 << TYPE_BITS[words[-1]]) - 1
+        return between is not None and bool(between(was.bits, now.bits) & width & self.zeros(one.operands[1]))
 
     def _only_tested(self, target: Operand) -> bool:
         """Whether all that reads a register compares it with 0."""

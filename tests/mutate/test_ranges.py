@@ -84,3 +84,11 @@ def test_an_array_aligned_to_more_has_zeros_in_its_address() -> None:
     found = reasons(head + "st.global.b32 [%rd1], %r3;", "immediate")
     assert found["and.b32 %r3, %r2, 65505;"] == "the bits that the constant differs in are zero"
     assert found["and.b32 %r3, %r2, 65503;"] == ""
+
+
+def test_a_bound_that_no_value_lies_between_decides_alike() -> None:
+    store = "@%p1 st.global.b32 [%rd1], %r2;"
+    found = reasons(f"cvt.f32.bf16 %r1, %rs1; setp.gt.u32 %p1, %r1, 0x400000; {store}", "immediate")
+    assert found["setp.gt.u32 %p1, %r1, 4194305;"] == "no value that the register can have decides otherwise"
+    assert found["setp.gt.u32 %p1, %r1, 4194303;"] == ""
+    assert reasons(f"setp.gt.u32 %p1, %r1, 0x400000; {store}", "immediate")["setp.gt.u32 %p1, %r1, 4194305;"] == ""
