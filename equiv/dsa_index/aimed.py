@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from equiv.geometry.dsa import DIM
 from equiv.inputs import exact_f32
 from equiv.rounding.formats import BF16, F32, decode
 
@@ -76,13 +77,15 @@ def tokens(keys: Bits, norm_w: Bits, eps: float, target: Target, width: int, *, 
     """FP32 bits of biases [128] that bring channels of several tokens to the midpoint nearest to what they are without.
 
     Args:
-        keys: of the tokens, [T, 128] BF16 bits; the first 16 are aimed at.
+        keys: of the tokens, [T, 128] BF16 bits; the first 16 are aimed at. None: the biases are zero.
         norm_w: FP32 bits [128].
         eps: added to the variances.
         target: the code format.
         width: channels that share a scale.
         rounds: y is rounded to BF16 first, so boundaries are half a BF16 ulp beside.
     """
+    if not len(keys):
+        return np.zeros(DIM, dtype=np.uint32)
     plain = np.stack([normalised(key, norm_w, eps) for key in keys[:MOST]])
     channels = np.arange(plain.shape[1])
     owner = _owners(np.abs(plain))

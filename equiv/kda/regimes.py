@@ -306,8 +306,8 @@ def check(case: Case) -> list[tuple[str, str]]:
     if tensors.slot_stride(case) < heads * tensors.PAGE:
         problem = f"a slot has {heads * tensors.PAGE} elements, got slot_stride={tensors.slot_stride(case)}"
         found.append(("axes.slot_stride", problem))
-    if tensors.slot_stride(case) % 8:
-        found.append(("axes.slot_stride", f"must be a multiple of 8 elements, got {tensors.slot_stride(case)}"))
+    if tensors.slot_stride(case) % 16:  # Triton compiles for those; it adds in another order for others
+        found.append(("axes.slot_stride", f"must be a multiple of 16 elements, got {tensors.slot_stride(case)}"))
     if tensors.axis(case, "kernel") == "wide" and whole(case, "ctas"):
         found.append(
             ("axes.ctas", f"the wide kernel gives every item a CTA: write ctas = 0, got {whole(case, 'ctas')}")

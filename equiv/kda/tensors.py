@@ -49,7 +49,7 @@ AXES = (
     Axis("ctas", "int", 0, "CTAs of the candidate's grid; 0 means its default", low=0, high=4096),
     Axis("slots", "int", 0, "slots of the pools, the null block included; 0 means what is needed and 2 more",
          low=0, high=4096),
-    Axis("slot_stride", "int", 0, "elements of the state pool from slot to slot, a multiple of 8; 0 means dense",
+    Axis("slot_stride", "int", 0, "elements of the state pool from slot to slot, a multiple of 16; 0 means dense",
          low=0, high=1 << 32),
     Axis("lower_bound", "float", -5.0, "lower bound of the log decay", low=-5.0, high=-0.0009765625),
     Axis("eps", "float", 1e-5, "added to the mean square of the output norm", low=1e-12, high=1.0),

@@ -159,3 +159,8 @@ def test_biases_aimed_at_tokens_bring_a_channel_of_each_to_a_midpoint(axes: dict
     near = beside < 2.0**-20
     assert near.any(axis=1).mean() > 0.8, near.sum(axis=1)
     assert near.sum() > 60
+
+
+def test_biases_aimed_at_tokens_are_zero_where_no_token_is_written() -> None:
+    inputs = PAIR.inputs(case({"norm_b": "aimed_tokens", "slots": "skip_all"}, batch=3))
+    assert not inputs["norm_b"].any()

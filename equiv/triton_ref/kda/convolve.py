@@ -68,7 +68,7 @@ def convolve_kernel(
     for t in tl.static_range(T):
         b_x = tl.load(rows + (i_row + t) * row_pitch + o_c, mask=m_c, other=0.0)
         tl.store(p_window + (2 + t) * column_stride, b_x.to(window.dtype.element_ty), mask=m_c)
-        # Spelt out: with a bias and several tokens, the compiler for sm_100a packs the products of one tap of some tokens
+        # Spelt out: with a bias and several tokens, the compiler for sm_100a packs the products of a tap of some tokens
         # into mul.f32x2 and so rounds them, and fuses all others.
         b_acc = tl.fma(b_c0.to(tl.float32), b_w0, b_start)
         b_acc = tl.fma(b_c1.to(tl.float32), b_w1, b_acc)
