@@ -47,10 +47,15 @@ SHARES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Values about the trajectory's: bits of a format, and how far a result may be off, float32 rounded up."""
+    """Values about the trajectory's: bits of a format, and how far a result may be off, float32 rounded up.
+
+    `signed`: zeros of either sign are the same. The sign of a sum that is zero, and of what is computed from it, is a
+    matter of its order where products underflow.
+    """
 
     at: Bits
     off: F32
+    signed: bool = False
 
     def judge(self, found: Bits) -> tuple[Mask, float]:
         """Which values lie in the band, and the largest share of its half width that was used."""
@@ -61,6 +66,7 @@ class Band:
             apart = np.abs(value - at)
             reached = (off > 0) & (apart <= off)
             share = float((apart / off).max(initial=0.0, where=reached))
+        reached |= self.signed & (value == 0) & (at == 0)
         inside[elsewhere] = reached
         return inside, share if reached.all() else 1.0
 
@@ -115,7 +121,9 @@ class Norms:
         with np.errstate(all="ignore"):
             around = Interval.around(value - self.off * share, value + self.off * share)
         still = self.off == 0
-        ends = Interval(np.where(still, self.o, around.low), np.where(still, self.o, around.high))
+        zero = (value == 0) & self.ways.differ("out")  # of either sign, as in `Band`
+        low, high = np.where(zero, np.uint32(1 << 31), self.o), np.where(zero, np.uint32(0), self.o)
+        ends = Interval(np.where(still, low, around.low), np.where(still, high, around.high))
         y = self.ways.over("kda.9", self.ways.normed(self.shape, ends, self.gate, self.norm_w))
         low, high = (ordered(codes(end), BF16) for end in (y.low, y.high))
         place = ordered(found, BF16)
@@ -293,7 +301,8 @@ def kda_envelope(case: Case, inputs: Mapping[str, Bits], declarations: tuple[Dec
         norms.append((moment.y, by_token(moment.scanned.o, shape), by_token(o, shape), gate))
         if shape.records:
             records = recorded(shape, moment, run)
-            bands["corrections"] = Band(records.corrections, _up(u).reshape(records.corrections.shape))
+            off_u = _up(u).reshape(records.corrections.shape)
+            bands["corrections"] = Band(records.corrections, off_u, signed=ways.differ("dot"))
             if shape.mode == "commit":
                 keys = mapped(lambda end: end[:, :, 1], mixed(ways, moment))
                 off = spread.commit(inputs, Left(records, raw, keys, u), pools)
@@ -303,4 +312,4 @@ def kda_envelope(case: Case, inputs: Mapping[str, Bits], declarations: tuple[Dec
         empty = np.zeros((0, shape.heads, DIM, DIM), dtype=np.float32)
         off = np.stack([spread.pages[int(slot)][0] for slot in written]) if len(written) else empty
     bands["y"] = Norms(shape, ways, inputs["norm_w"], *(np.stack(part) for part in zip(*norms, strict=True)))
-    return KdaEnvelope(bands | {"state": Band(pools.state[written], off)})
+    return KdaEnvelope(bands | {"state": Band(pools.state[written], off, signed=ways.differ("dot"))})
