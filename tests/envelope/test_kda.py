@@ -33,8 +33,8 @@ ALL = {"step": STEP, "tokens": TOKENS, "steps": STEPS, "record": RECORD, "commit
        "bf16-commit": BF16_COMMIT, "gate1": case(gate_mode=1),
        "cancelling": case({"state": "wide", "f_a": "cancelling"}),
        "subnormal": case(dict.fromkeys(("q", "k", "state"), "subnormals"), steps=2),
-       "zero sums": case({"conv_w": "first_tap", "conv_state": "signed_zeros", "state": "aimed_dot_zero", "beta": "flat"},
-                         seed=1, tokens=2, mode="record", gate_mode=1),
+       "zero sums": case({"conv_w": "first_tap", "conv_state": "signed_zeros", "state": "aimed_dot_zero",
+                          "beta": "flat"}, seed=1, tokens=2, mode="record", gate_mode=1),
        "zero": case(dict.fromkeys(("q", "k", "v", "state"), "signed_zeros"))}  # fmt: skip
 CHAIN = Order.of(128, chain(leaves(range(128))))
 
