@@ -87,11 +87,11 @@ def fake(**changes: Any) -> pairs.Pair:
 def test_what_the_check_refuses_gets_its_default_or_is_drawn_again_and_is_counted() -> None:
     def refuses(case: Case) -> list[tuple[str, str]]:
         odd = int(case.axes["n"]) % 2
-        return [("axes.n", "must be even")] * odd + [("$", "no")] * (case.axes["behaviour"] == "wrong")
+        return [("axes.n", "must be even")] * odd + [("$", "no")] * (case.axes["behaviour"] == "good")
 
     drawn = Cases(fake(check=refuses, soak=Soak(compiled=("behaviour",))), 0)
-    cases = [drawn.case(number) for number in range(200)]
-    assert all(int(case.axes["n"]) % 2 == 0 and case.axes["behaviour"] != "wrong" for case in cases)
+    cases = [drawn.case(number) for number in range(50 * SHARING)]
+    assert all(int(case.axes["n"]) % 2 == 0 and case.axes["behaviour"] != "good" for case in cases)
     assert drawn.refused[MENDED] > 50
     assert sum(case.axes["n"] == 8 for case in cases) >= drawn.refused[MENDED]
     assert drawn.refused[ILLEGAL] > 0

@@ -15,6 +15,7 @@ from seeded import faulty, package
 
 from equiv import kda
 from equiv.casefile import load
+from equiv.cute import host
 from equiv.device import device
 from equiv.dsa_index import PAIR
 from equiv.errors import UsageError
@@ -41,7 +42,12 @@ ARCH = "sm_90a"
 
 @pytest.fixture(autouse=True)
 def _lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for the command, whose process has not loaded the DSL before: it reads the variable once."""
+    from cutlass.cutlass_dsl import CuTeDSL
+
     monkeypatch.setenv("CUTE_DSL_LINEINFO", "1")
+    monkeypatch.setattr(CuTeDSL._get_dsl().envar, "lineinfo", True)
+    monkeypatch.setattr(host, "_compiled", {})
 
 
 def changed(fault: Fault) -> tuple[str, int]:
