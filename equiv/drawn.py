@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from equiv.buffers import span, storage
 from equiv.errors import UsageError
 from equiv.inputs import Draws
 from equiv.records import Case
@@ -132,8 +133,7 @@ class Cases:
             return ILLEGAL
         if seconds(self.pair, case) > self.most:
             return LONG
-        reach = (_span(spec.shape, spec.strides) * ITEM.get(spec.format, 8) for spec in self.pair.layout(case))
-        return WIDE if max(reach, default=0) > SPAN else ""
+        return WIDE if max(map(span, self.pair.layout(case)), default=0) > SPAN else ""
 
     def _hopeless(self, what: str) -> UsageError:
         reasons = ", ".join(f"{count} {reason}" for reason, count in self.refused.items())
@@ -143,19 +143,11 @@ class Cases:
         )
 
 
-ITEM = {"u8": 1, "e4m3": 1, "e2m1": 1, "ue8m0": 1, "bf16": 2, "f16": 2, "u16": 2, "f32": 4, "u32": 4, "i32": 4}
-"""Bytes of an element; others have 8."""
-
-
 def seconds(pair: Pair, case: Case) -> float:
     """About how long a case takes one core on an emulated device."""
     if pair.soak.seconds:
         return pair.soak.seconds(case)
-    return sum(math.prod(spec.shape) * ITEM.get(spec.format, 8) for spec in pair.layout(case)) / BYTES_A_SECOND
-
-
-def _span(shape: Sequence[int], strides: Sequence[int]) -> int:
-    return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if min(shape) else 0
+    return sum(math.prod(spec.shape) * storage(spec).size for spec in pair.layout(case)) / BYTES_A_SECOND
 
 
 def _value(axis: Axis, words: Iterator[int], chance: float) -> AxisValue:

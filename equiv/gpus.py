@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from equiv.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 PINNED = "EQUIV_PINNED"
@@ -97,12 +97,15 @@ def index(device: str, environment: Mapping[str, str] = os.environ) -> int:
     return 0 if not number or environment.get(PINNED) == device else int(number)
 
 
-def pin_xdist_worker() -> None:
-    """Gives the process of a pytest-xdist worker `gwN` one entry of the caller's list, in turn; else changes nothing.
+def pin_xdist_worker(entries: Sequence[str] | None = None) -> None:
+    """Gives the process of a pytest-xdist worker `gwN` one of some entries in turn; else changes nothing.
+
+    Args:
+        entries: what to choose from, None: the caller's list, if there is one.
 
     Raises:
         UsageError: the caller's list has a bad entry.
     """
     worker = os.environ.get("PYTEST_XDIST_WORKER", "")
-    if re.fullmatch(r"gw[0-9]+", worker) and (entries := listed()):
-        os.environ[VISIBLE] = entries[int(worker[2:]) % len(entries)]
+    if re.fullmatch(r"gw[0-9]+", worker) and (mine := listed() if entries is None else entries):
+        os.environ[VISIBLE] = mine[int(worker[2:]) % len(mine)]

@@ -135,7 +135,9 @@ def read(path: Path) -> Run:
         elif entry["kind"] == "verdict" and plan is not None:
             verdict = wire.verdict(entry["verdict"])
             key = wire.Planned.of(verdict)
-            if key not in found or worst([found[key].status, verdict.status]) == verdict.status:
+            before = found[key].status if key in found else Status.NOT_RUN
+            # A case that was not reached and then run again is what the second run says.
+            if before is Status.NOT_RUN or worst([before, verdict.status]) == verdict.status:
                 found[key] = verdict
         else:
             raise RecordError(f"journal {path}: line {number}: unexpected kind {entry['kind']!r}")

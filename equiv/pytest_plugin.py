@@ -56,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if devices or seeds:
         from equiv.device import check_name
         from equiv.errors import UsageError
-        from equiv.gpus import pin_xdist_worker
+        from equiv.gpus import pin_xdist_worker, pins
         from equiv.plan import Settings
 
         try:
@@ -64,7 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
             for name in devices:
                 check_name(name)
             if "cuda" in devices:
-                pin_xdist_worker()  # each worker its own GPU, before anything loads CUDA
+                pin_xdist_worker(pins(["cuda"]).get("cuda", ()))  # each its own GPU, before anything loads CUDA
         except UsageError as error:
             raise pytest.UsageError(str(error)) from error
     config.pluginmanager.register(_Gathered(config), "equiv-gathered")

@@ -152,17 +152,14 @@ class _Serving:
     """What an actor is."""
 
     def __init__(self, run: Callable[[Task], Verdict], versions: Mapping[str, str]) -> None:
-        self.run, self.versions = run, versions
+        from equiv.report import environment
+
+        self.run, self.other = run, environment.changed(versions, environment.versions())
 
     def verify(self, task: Task) -> Verdict:
         """The verdict on one task; ERROR where this machine has other versions than the run."""
         import platform
 
-        from equiv.report import environment
-
-        found = environment.versions()
-        names = sorted(name for name in {*found, *self.versions} if found.get(name) != self.versions.get(name))
-        if names:
-            said = ", ".join(f"{name} {found.get(name)}, the run {self.versions.get(name)}" for name in names)
-            return task.stopped(Status.ERROR, f"{platform.node()} has other versions: {said}")
+        if self.other:
+            return task.stopped(Status.ERROR, f"{platform.node()} has other versions than the run: {self.other}")
         return self.run(task)

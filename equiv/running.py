@@ -197,14 +197,11 @@ def _resumed(options: argparse.Namespace) -> tuple[journal.Journal, list[Task], 
     if given:
         raise UsageError(f"--resume {path}: the journal says what to run; leave out {', '.join(given)}")
     run, versions = journal.read(path), environment.versions()
-    if run.environment != versions:
-        names = sorted({*run.environment, *versions})
-        changed = [name for name in names if run.environment.get(name) != versions.get(name)]
-        said = ", ".join(f"{name} {run.environment.get(name)} then, {versions.get(name)} now" for name in changed)
+    if said := environment.changed(run.environment, versions):
         raise UsageError(f"--resume {path}: a run has one environment, and this is another: {said}")
     if soak := run.settings.get("soak"):
         raise UsageError(
-            f"--resume {path}: a soak's journal: `equiv soak {soak}` with --journal {path} goes on with it"
+            f"--resume {path}: a soak's journal: the same `equiv soak {soak} ...` with --journal {path} goes on with it"
         )
     if run.settings["record"]:
         raise UsageError(f"--resume {path}: that run recorded launches, and half a record is none: run it anew")

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from equiv import journal, pairs
 from equiv.arguments import positive, seconds
 from equiv.cache import cache_dir
-from equiv.device import device
+from equiv.device import check_name
 from equiv.drawn import SHARING, Cases
-from equiv.errors import DeviceError, UnsupportedError, UsageError
+from equiv.errors import UsageError
 from equiv.plan import DEFAULT_DEVICE
 from equiv.records import Status
 from equiv.report import environment, soaked
@@ -49,7 +49,7 @@ def add_parser(commands: Any) -> None:  # noqa: ANN401
         action="append",
         default=[],
         metavar="D",
-        help=f"emulated:sm_90a, emulated:sm_100a, cuda:0 (repeatable, default {DEFAULT_DEVICE})",
+        help=f"emulated:sm_90a, emulated:sm_100a, cuda:0, cuda for all GPUs (repeatable, default {DEFAULT_DEVICE})",
     )
     soak.add_argument("--time-limit", type=seconds, metavar="S", help="stop after S seconds, however many are left")
     soak.add_argument(
@@ -71,6 +71,7 @@ def add_parser(commands: Any) -> None:  # noqa: ANN401
         help="where to write the journal (default runs/<time>.jsonl); one of the same soak is continued",
     )
     soak.add_argument("--strict", action="store_true", help="WITHIN fails")
+    soak.add_argument("--require", action="store_true", help="UNSUPPORTED fails")
     soak.set_defaults(command=_run)
 
 
@@ -90,7 +91,8 @@ def _run(options: argparse.Namespace) -> int:
                     progress(len(done), len(tasks), verdict)
                     if verdict.status not in PASSING:
                         print(f"equiv: {verdict.status} {verdict.again}", file=sys.stderr)
-                    if options.time_limit and time.monotonic() - begun > options.time_limit:
+                    late = options.time_limit and time.monotonic() - begun > options.time_limit
+                    if late and len(done) < len(tasks):
                         stopped = f"stopped after {options.time_limit:g} s"
                         break
         except KeyboardInterrupt:
@@ -102,7 +104,7 @@ def _run(options: argparse.Namespace) -> int:
     print(soaked.render(verdicts, cases, drawn, environment.versions(), remarks, took=time.monotonic() - begun), end="")
     if stopped == "interrupted" or not verdicts:
         return 1
-    return exit_code(verdicts, strict=options.strict)
+    return exit_code(verdicts, strict=options.strict, require=options.require)
 
 
 def _tasks(options: argparse.Namespace, drawn: Cases) -> Iterator[Task]:
@@ -111,10 +113,9 @@ def _tasks(options: argparse.Namespace, drawn: Cases) -> Iterator[Task]:
         raise UsageError(f"--only {min(options.only)}: cases are numbered from 0")
     devices = tuple(dict.fromkeys(options.device or [DEFAULT_DEVICE]))
     for name in devices:
-        with contextlib.suppress(UnsupportedError, DeviceError):  # verdicts; a name that means nothing is a usage error
-            device(name)
+        check_name(name)
     cache_dir()  # every emulated device needs it: said once, and not as an ERROR of each case
-    more = f" --case-seconds {options.case_seconds:g}" if options.case_seconds else ""
+    more = f" --case-seconds {options.case_seconds!r}" if options.case_seconds else ""
     for number in dict.fromkeys(options.only) or range(options.count):
         case = drawn.case(number)
         for name in devices:
@@ -137,10 +138,10 @@ def _journal(
         book.plan(planned, versions, {**dict.fromkeys(KEPT, ""), "soak": f"{drawn.pair.name} --seed {drawn.seed}"})
         return book, {}
     run = journal.read(path)
-    if list(run.planned) != planned:
+    if [(one, one.again) for one in run.planned] != [(one, one.again) for one in planned]:  # `again`: the same draws
         raise UsageError(f"--journal {path}: holds another plan than these {len(planned)} cases")
-    if run.environment != versions:
-        raise UsageError(f"--journal {path}: was begun with other versions: {dict(run.environment)}, now {versions}")
+    if said := environment.changed(run.environment, versions):
+        raise UsageError(f"--journal {path}: was begun with other versions: {said}")
     journal.mend(path)
     done = {Planned.of(verdict): verdict for verdict in run.verdicts if verdict.status is not Status.NOT_RUN}
     return journal.Journal(path), done

@@ -27,6 +27,16 @@ def visible(monkeypatch: pytest.MonkeyPatch, devices: str | None, worker: str | 
     return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
+def configured(device: str) -> None:
+    """Lets the plugin see `--equiv-device`."""
+    options = {"equiv_device": [device]}
+    config = SimpleNamespace(
+        getoption=lambda name: options.get(name, []),
+        pluginmanager=SimpleNamespace(register=lambda *_: None),
+    )
+    pytest_plugin.pytest_configure(config)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("devices", "worker", "pinned"),
     [
@@ -60,16 +70,19 @@ def test_a_bad_list_is_refused_with_the_entry_that_is_wrong(monkeypatch: pytest.
     assert visible(monkeypatch, "0,one", None) == "0,one"
 
 
+def test_the_plugin_pins_xdist_workers_also_where_the_caller_lists_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw3")
+    monkeypatch.setattr("equiv.gpus.count", lambda _environment: 2)
+    configured("cuda")
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
+
+
 @pytest.mark.parametrize(("device", "pinned"), [("cuda", "6"), ("cuda:0", "4,6"), ("emulated:sm_90a", "4,6")])
 def test_the_plugin_pins_xdist_workers_of_anybody_s_repository_when_all_gpus_are_asked_for(
     monkeypatch: pytest.MonkeyPatch, device: str, pinned: str
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
     monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw3")
-    options = {"equiv_device": [device]}
-    config = SimpleNamespace(
-        getoption=lambda name: options.get(name, []),
-        pluginmanager=SimpleNamespace(register=lambda *_: None),
-    )
-    pytest_plugin.pytest_configure(config)  # type: ignore[arg-type]
+    configured(device)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == pinned

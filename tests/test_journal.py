@@ -98,6 +98,14 @@ def test_of_two_verdicts_on_one_case_the_worse_one_counts(tmp_path: Path) -> Non
     assert journal.read(path).verdicts[0].status is Status.MISMATCH
 
 
+def test_a_case_that_was_not_reached_and_then_run_again_is_what_the_second_run_says(tmp_path: Path) -> None:
+    path = written(tmp_path / "run.jsonl", 0)
+    with Journal(path) as book:
+        for status in (Status.NOT_RUN, Status.IDENTICAL):
+            book.verdict(verdict(PLAN[0], status))
+    assert journal.read(path).verdicts[0].status is Status.IDENTICAL
+
+
 def test_several_writers_share_a_journal(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     plan = [Planned(f"fake::{n}", "emulated:sm_90a", 1) for n in range(80)]

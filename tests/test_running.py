@@ -195,8 +195,11 @@ def test_a_signal_ends_a_run_that_hangs_and_the_report_is_written(number: signal
         if book.exists() and len(book.read_bytes().splitlines()) == 2:
             break
         time.sleep(0.1)
-    process.send_signal(number)
-    out, _ = process.communicate(timeout=30)
+    try:
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=30)
+    finally:
+        process.kill()
     assert process.returncode == 1
     assert "2 case(s): 1 IDENTICAL, 0 REORDERED, 0 WITHIN, 0 UNSUPPORTED, 1 NOT_RUN, 0 MISMATCH, 0 ERROR" in out
 

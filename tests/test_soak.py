@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -17,7 +18,6 @@ from equiv.records import Status
 def on_the_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Every device is the host device, every case runs in this process; the working directory is empty."""
     monkeypatch.setattr(sys.modules["equiv.device"], "device", equiv_fake.HostDevice)
-    monkeypatch.setattr(soak, "device", equiv_fake.HostDevice)
     monkeypatch.setattr(soak, "run_plan", lambda tasks, _jobs, _timeout: (equiv_fake.run_on_host(t) for t in tasks))
     monkeypatch.chdir(tmp_path)
 
@@ -78,8 +78,24 @@ def test_the_same_soak_goes_on_in_its_journal_and_another_is_refused(
     assert len(Path("j.jsonl").read_bytes().splitlines()) == 7
     assert run("--journal", "j.jsonl", f"--only={good}") == 2
     assert capsys.readouterr().err == "equiv: --journal j.jsonl: holds another plan than these 1 cases\n"
+    assert run(*soak_of, "--case-seconds", "0.5") == 2  # it draws other cases under the same numbers
+    assert "holds another plan" in capsys.readouterr().err
     assert cli.main(["run", "--resume", "j.jsonl"]) == 2
-    assert "`equiv soak fake --seed 6` with --journal j.jsonl goes on with it" in capsys.readouterr().err
+    assert "the same `equiv soak fake --seed 6 ...` with --journal j.jsonl goes on with it" in capsys.readouterr().err
+
+
+def test_a_case_that_cannot_run_here_is_shown_with_its_reason_and_fails_if_that_is_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    moon = f"--only={number('needs_moon')}"
+    assert run(moon, f"--only={number('good')}") == 0
+    assert re.search(r"UNSUPPORTED 1 case\(s\): .*moon", capsys.readouterr().out)
+    assert run(moon, f"--only={number('good')}", "--require") == 1
+
+
+def test_a_limit_that_passes_on_the_last_case_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(f"--only={number('good')}", "--time-limit", "0.0001") == 0
+    assert "stopped" not in capsys.readouterr().out
 
 
 def test_a_time_limit_ends_a_soak_and_says_what_is_left(capsys: pytest.CaptureFixture[str]) -> None:

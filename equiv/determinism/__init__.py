@@ -87,6 +87,9 @@ def matrix(
     cells: list[OutputVerdict] = []
     for party in PARTIES:
         cells += lab.cells(party, [name for name in CONDITIONS if not only or name in only])
+    if not cells:
+        asked = [f"{party} {name}" for party in PARTIES for name in only]
+        cells = [OutputVerdict(one, Status.UNSUPPORTED, "there is nothing to ask of this case") for one in asked]
     ran = [cell for cell in cells if cell.status is not Status.UNSUPPORTED]
     status = worst([cell.status for cell in ran or cells])
     return Verdict(

@@ -20,7 +20,7 @@ ROUNDS = 50
 
 
 def dirtied(seed: int) -> Around:
-    """Every tensor that the party makes without filling it starts as random bits, NaN in every float format."""
+    """Every tensor that the party makes without filling it starts as random bits, floats (but E8M0) as NaN."""
 
     def around(call: Callable[[], None], _restore: Callable[[], None]) -> None:
         with _dirty(seed):
@@ -56,7 +56,7 @@ def _dirty(seed: int) -> Any:  # noqa: ANN401  a torch dispatch mode
                 generator=self.generators[where],
             )
             if made.is_floating_point():
-                words |= 0x7FC0
+                words |= 0x7F7F if made.element_size() == 1 else 0x7FF0  # any two, or four of them, are NaN
             memory.copy_(words.view(torch.uint8)[: memory.numel()])
 
     return Dirty()

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 PACKAGES = ("equiv", "numpy", "torch", "triton", "nvidia-cutlass-dsl")
 
@@ -32,3 +32,9 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def changed(then: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """`triton 3.6.0 then, 3.8.0 now` for every package whose version differs; "" if none does."""
+    names = sorted(name for name in {*then, *now} if then.get(name) != now.get(name))
+    return ", ".join(f"{name} {then.get(name)} then, {now.get(name)} now" for name in names)

@@ -8,7 +8,7 @@ from equiv.drawn import SHARING
 from equiv.records import Status
 from equiv.report import entry
 from equiv.report.outcome import PASSING
-from equiv.report.text import case_text, counts, noted, table
+from equiv.report.text import case_text, counts, noted, table, unsupported, within
 from equiv.terminal import visible
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ def render(
     for verdict in verdicts:
         if verdict.status not in PASSING | {Status.UNSUPPORTED}:
             parts += [case_text(verdict), entry.toml(cases[verdict.case])]
+    for status, blocks in ((Status.UNSUPPORTED, unsupported), (Status.WITHIN, within)):
+        parts += blocks([verdict for verdict in verdicts if verdict.status is status])
     parts += [said] if (said := noted(verdicts)) else []
     parts.append("with " + ", ".join(f"{name} {version}" for name, version in environment.items()))
     compilations = len({int(verdict.case.rpartition("-")[2]) // SHARING for verdict in verdicts})

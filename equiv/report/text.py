@@ -43,7 +43,7 @@ def render(verdicts: Sequence[Verdict], environment: Mapping[str, str], remarks:
     """The whole report; `remarks` are lines about the run itself (a torn journal, an interruption)."""
     parts = [table(verdicts)]
     parts += [case_text(verdict) for verdict in sorted(verdicts, key=_worst_first) if verdict.status not in _QUIET]
-    grouped = {Status.UNSUPPORTED: _unsupported, Status.WITHIN: _within, Status.REORDERED: _reordered}
+    grouped = {Status.UNSUPPORTED: unsupported, Status.WITHIN: within, Status.REORDERED: _reordered}
     for status, blocks in grouped.items():
         parts += blocks([verdict for verdict in verdicts if verdict.status is status])
     notes = noted([verdict for verdict in verdicts if verdict.status in _QUIET])
@@ -139,7 +139,7 @@ def _hex(bits: int, format_: str) -> str:
     return f"0x{bits:0{WIDTH.get(format_, 0)}x}"
 
 
-def _unsupported(verdicts: Sequence[Verdict]) -> list[str]:
+def unsupported(verdicts: Sequence[Verdict]) -> list[str]:
     """The UNSUPPORTED cases, grouped by what they need."""
     groups: dict[str, list[Verdict]] = {}
     for verdict in verdicts:
@@ -150,7 +150,7 @@ def _unsupported(verdicts: Sequence[Verdict]) -> list[str]:
     ]
 
 
-def _within(verdicts: Sequence[Verdict]) -> list[str]:
+def within(verdicts: Sequence[Verdict]) -> list[str]:
     """The WITHIN cases: which parties declare nothing is in their notes."""
     if not verdicts:
         return []

@@ -110,6 +110,12 @@ def test_a_batch_of_1_may_differ_where_other_orders_are_declared_for_it() -> Non
     assert found.status is Status.REORDERED
 
 
+def test_a_condition_that_asks_nothing_of_a_case_is_unsupported_and_no_error() -> None:
+    found = matrix(equiv_fake.make(subset=None, recut=None), case(), equiv_fake.HostDevice(), only=["ctas"])
+    assert found.status is Status.UNSUPPORTED
+    assert found.summary.count("there is nothing to ask of this case") == len(found.outputs) == 2
+
+
 def only_alone(case: Case, tensors: Mapping[str, Any]) -> None:
     behaviour = "carries" if case.axes["n"] == 1 else "good"
     equiv_fake.candidate(replace(case, axes={**case.axes, "behaviour": behaviour}), tensors)

@@ -45,7 +45,10 @@ class Clone:
     def equiv(self, *words: str, ends: int) -> tuple[str, str]:
         """What `equiv` with these words prints on stdout and stderr, which must end with the code `ends`."""
         process = self.start(*words)
-        said, complained = process.communicate(timeout=600)
+        try:
+            said, complained = process.communicate(timeout=600)
+        finally:
+            process.kill()
         assert process.returncode == ends, f"equiv {' '.join(words)}: {process.returncode}\n{said}\n{complained}"
         return said, complained
 

@@ -50,9 +50,11 @@ def test_three_nights_with_a_killed_machine_and_a_regression(clone: Clone) -> No
 
     second = nights / "2.jsonl"
     machine = clone.start("run", *CASES, *ON, "--journal", str(second))
-    wait_for_a_verdict(second, machine)
-    machine.kill()
-    machine.communicate()
+    try:
+        wait_for_a_verdict(second, machine)
+    finally:
+        machine.kill()
+        machine.communicate()
     said, _ = clone.equiv("report", str(second), ends=1)
     assert "NOT_RUN kda::wide-b3-t1" in said
     said, _ = clone.equiv("run", "--resume", str(second), ends=0)
