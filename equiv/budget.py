@@ -2,7 +2,8 @@
 
 Kernels are compiled and never executed (`emulator.compiling`): registers, stack, spills, shared memory and barriers of
 a kernel are the largest of all its variants that the cases use. `cases/budgets/PAIR.toml` holds what they may be, for
-an architecture and the versions that compile; a larger figure fails, `--update` writes what was found.
+an architecture and the versions that compile; a larger figure fails, as does what cannot be compiled. A kernel without
+a budget is named and makes the exit code 3. `--update` writes what was found.
 """
 
 from __future__ import annotations
@@ -18,19 +19,22 @@ from typing import TYPE_CHECKING, Any
 from equiv import casefile, pairs, plan
 from equiv.arguments import positive
 from equiv.cache import write_atomic
-from equiv.errors import EquivError, UnsupportedError, UsageError
+from equiv.device import EMULATED
+from equiv.errors import UsageError
+from equiv.packages import one_line
 from equiv.report import budgeted
+from equiv.terminal import kernel_name
 from equiv.workers import default_jobs
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from equiv.pairs import Pair
     from equiv.records import Case
 
-DEVICES = ("emulated:sm_90a", "emulated:sm_100a")
-FIGURES = ("registers", "stack", "spills", "shared", "barriers")
+DEVICES = tuple(f"emulated:{arch}" for arch in EMULATED)
+FIGURES = budgeted.FIGURES
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +100,19 @@ def _run(options: argparse.Namespace) -> int:
     cases = plan.cases(options.cases, options.pairs, options.suite or ["pr"])
     names = tuple(dict.fromkeys(case.pair for case in cases))
     known = {use.key: use for name in names for use in _budgets(name, options)}
-    found, failed = compiled(cases, options.device or DEVICES, options.jobs)
+    devices = options.device or DEVICES
+    found, failed = compiled(cases, devices, options.jobs)
     if options.update:
         for name in names:
             write(name, options.cases, [use for use in found if use.pair == name])
     said = budgeted.document if options.json else budgeted.render
-    print(said(found, known, failed, updated=options.update), end="")
+    whole = not options.suite and not any("::" in one for one in options.pairs)
+    asked = {use.key[:4] for use in known.values() if whole and f"emulated:{use.arch}" in devices}
+    gone = sorted(asked - {use.key[:4] for use in found})
+    print(said(found, known, failed, gone, updated=options.update), end="")
     over = not options.update and any(use.key in known and use.over(known[use.key]) for use in found)
-    return int(over or bool(failed))
+    without = not found or (not options.update and any(use.key not in known for use in found))
+    return 1 if over or failed else 3 if without else 0
 
 
 def compiled(cases: Sequence[Case], devices: Iterable[str], jobs: int = 1) -> tuple[tuple[Use, ...], tuple[str, ...]]:
@@ -148,14 +157,14 @@ def measured(tasks: Sequence[tuple[Case, str]]) -> tuple[list[tuple[str, Use]], 
     for case, name in tasks:
         pair, arch = pairs.get(case.pair), name.partition(":")[2]
         for party in ("oracle", "candidate"):
+            implementation = getattr(pair, party)
+            if arch not in implementation.architectures or implementation.unsupported(case):
+                continue  # it has no code for that
             device = CompilingDevice(arch)
             try:
-                _called(pair, party, case, device)
-            except UnsupportedError:
-                continue  # a party that has no code there takes nothing there
+                _called(pair, implementation.load(), case, device)
             except Exception as error:  # noqa: BLE001  whatever a party or its compiler raises, it is what failed
-                said = str(error) if isinstance(error, EquivError) else f"{type(error).__name__}: {error}"
-                failed.append(f"{case.name} {party} {name}: {said.splitlines()[0] if said else 'no words'}")
+                failed.append(f"{case.name} {party} {name}: {one_line(error)}")
                 continue
             for launch in device.launches:
                 key = (party, launch.image, launch.kernel, launch.dynamic_shared)
@@ -173,18 +182,15 @@ def _use(pair: str, party: str, arch: str, launch: Any) -> Use:  # noqa: ANN401
     own = resources(image.cubin, launch.kernel)
     compiler = ", ".join(f"{package} {version}" for package, version in sorted(image.toolchain.items()))
     figures = asdict(own) | {"shared": own.shared + launch.dynamic_shared}
-    return Use(pair, party, budgeted.short(launch.kernel), arch, compiler, **figures)
+    return Use(pair, party, kernel_name(launch.kernel), arch, compiler, **figures)
 
 
-def _called(pair: Pair, party: str, case: Case, device: Any) -> None:  # noqa: ANN401
+def _called(pair: Pair, party: Callable[..., None], case: Case, device: Any) -> None:  # noqa: ANN401
     """Calls a party with tensors of zeros that take no memory until they are written."""
     import torch
 
     from equiv.buffers import Image, span, storage
 
-    implementation = getattr(pair, party)
-    if device.arch not in implementation.architectures:
-        raise UnsupportedError(f"arch:{'|'.join(implementation.architectures)}", f"{party} on {device.name}")
     tensors, images = {}, []
     try:
         for spec in pair.layout(case):
@@ -192,7 +198,7 @@ def _called(pair: Pair, party: str, case: Case, device: Any) -> None:  # noqa: A
             flat = torch.from_numpy(images[-1].bytes).view(getattr(torch, storage(spec).torch))
             tensors[spec.name] = flat.as_strided(spec.shape, spec.strides)
         with device.active():
-            implementation.load()(case, tensors)
+            party(case, tensors)
     finally:
         for image in images:
             image.close()

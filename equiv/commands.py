@@ -218,11 +218,17 @@ def _declared(pair: Pair) -> dict[str, dict[str, Declaration | None]]:
 def _forms(
     pair: Pair, name: str, party: Party, versions: Mapping[str, str]
 ) -> Iterator[tuple[str, str, Declaration | None]]:
-    """(form, architecture, what is declared) of a party; a form that an architecture alone lacks is left out."""
-    for form in pair.forms.get(name, ("",)):
-        declared = {arch: pair.declaration(name, versions, arch, form) for arch in party.architectures}
-        known = any(declared.values())
-        yield from ((form, arch, one) for arch, one in declared.items() if one or not known)
+    """(form, architecture, what is declared) of a party; left out is a form that an architecture alone lacks.
+
+    That is one which another architecture has declared, while other forms are declared for this one.
+    """
+    forms, archs = pair.forms.get(name, ("",)), party.architectures
+    declared = {(form, arch): pair.declaration(name, versions, arch, form) for form in forms for arch in archs}
+    for (form, arch), one in declared.items():
+        elsewhere = any(declared[form, other] for other in archs)
+        others = any(declared[other, arch] for other in forms)
+        if one or not (elsewhere and others):
+            yield form, arch, one
 
 
 def explain(options: argparse.Namespace) -> int:

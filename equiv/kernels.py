@@ -153,6 +153,8 @@ def get(name: str) -> Kernel:
     what = f"entry point {GROUP} {name!r} ({entries.point(GROUP, name).value})"
     if kernel.pair not in pairs.names():
         raise UsageError(f"{what}: no pair named {kernel.pair!r}; known: {', '.join(pairs.names())}")
+    if kernel.returns and not kernel.arguments:
+        raise UsageError(f"{what}: `returns` needs `arguments`: what is called as a party is returns nothing")
     known = {one.name: one for one in pairs.get(kernel.pair).axes}
     used = [value.name for value in kernel.arguments.values() if isinstance(value, FromAxis)]
     for one in (*used, *kernel.supports):

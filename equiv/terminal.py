@@ -13,5 +13,6 @@ def visible(text: str) -> str:
 
 
 def kernel_name(symbol: str) -> str:
-    """A kernel's symbol without the types of all arguments that CuTe DSL appends: `kernel_cutlass_f_equivKdaWS...`."""
-    return re.sub(r"^(kernel_cutlass_\w+?)(_object_at_|_tensorptr)\w*$", r"\1...", symbol)
+    """What a person called a kernel: its symbol without what CuTe DSL puts around it, the types of all arguments."""
+    found = re.match(r"kernel_cutlass_\w+?_\w*?([A-Z]\w*?)_object_at_", symbol)
+    return found[1] if found else re.sub(r"^kernel_cutlass_(\w+?)_tensorptr\w*$", r"\1", symbol)

@@ -18,8 +18,8 @@ from equiv.budget import Use
 from equiv.casefile import load
 from equiv.emulator import compiling
 from equiv.errors import UsageError
+from equiv.kernels import Kernel
 from equiv.records import Case
-from equiv.report import budgeted
 
 CASES = Path(__file__).parent.parent / "cases"
 ROOMY = Use("dsa_index", "oracle", "fold_weights_kernel", "sm_90a", "triton 3.8.0", 200, 0, 0, 4096, 4, 2)
@@ -61,17 +61,19 @@ def test_every_kernel_of_both_parties_is_compiled_once_and_none_is_run() -> None
 def run(monkeypatch: pytest.MonkeyPatch, found: tuple[Use, ...], *arguments: str) -> int:
     """The command with figures that were compiled before."""
     monkeypatch.setattr(budget, "compiled", lambda *_: (found, ()))
-    return cli.main(["budget", "dsa_index", "--suite", "smoke", *arguments])
+    return cli.main(["budget", "dsa_index", *arguments])
 
 
 def test_a_larger_figure_fails_and_is_shown_and_a_smaller_one_is_shown(
     found: tuple[Use, ...], folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept = ["--cases", str(folder)]
-    assert run(monkeypatch, found, *kept) == 0
-    assert f"{len(found)} kernel(s), 0 over budget, {len(found)} without one for these versions, 0 failed" in (
-        capsys.readouterr().out
-    )
+    assert run(monkeypatch, found, *kept) == 3
+    out = capsys.readouterr().out
+    assert f"{len(found)} kernel(s), 0 over budget, {len(found)} without one for these versions, 0 failed" in out
+    assert "without  dsa_index candidate DsaIndex sm_90a: no budget for nvidia-cutlass-dsl 4.8.1" in out
+    assert run(monkeypatch, (), *kept) == 3
+    capsys.readouterr()
     assert run(monkeypatch, found, *kept, "--update") == 0
     assert capsys.readouterr().out.endswith("; budgets written\n")
     assert run(monkeypatch, found, *kept) == 0
@@ -86,7 +88,11 @@ def test_a_larger_figure_fails_and_is_shown_and_a_smaller_one_is_shown(
         capsys.readouterr().out
     )
     assert run(monkeypatch, tuple(others), *kept) == 0
-    assert "gone  dsa_index candidate DsaIndex sm_90a: has a budget, and no case compiled it" in capsys.readouterr().out
+    gone = "gone  dsa_index candidate DsaIndex sm_90a: has a budget, and no case compiled it"
+    assert gone in capsys.readouterr().out
+    for part in (["--suite", "smoke"], ["--device", "emulated:sm_100a"]):
+        assert run(monkeypatch, tuple(others), *kept, *part) == 0
+        assert "gone" not in capsys.readouterr().out
 
 
 def test_other_versions_keep_their_budgets_and_have_none_of_others(
@@ -154,11 +160,24 @@ def test_what_cannot_be_compiled_fails_by_name(monkeypatch: pytest.MonkeyPatch) 
     uses, failed = budget.compiled([case], ["emulated:sm_90a"])
     assert uses == ()
     assert failed == ("fake::x candidate emulated:sm_90a: ValueError: seven is not a tile size",)
+    lacking = replace(case, axes={"n": 8, "behaviour": "needs_moon"})
+    _, failed = budget.compiled([lacking], ["emulated:sm_90a"])
+    assert len(failed) == 1
+    assert "moon" in failed[0]
 
 
-def test_names_of_kernels_are_what_people_call_them() -> None:
-    assert budgeted.short("kernel_cutlass_kernel_equivcutekdawsKdaWS_object_at__tensorptrbf16gmemoi641_0") == "KdaWS"
-    assert budgeted.short("kernel_cutlass_double_tensorptrf32gmem_0") == "double"
-    assert budgeted.short("norm_kernel") == "norm_kernel"
+def test_a_case_that_a_party_does_not_do_is_not_compiled_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = SimpleNamespace(arch="sm_90a", name="emulated:sm_90a", launches=(), active=contextlib.nullcontext)
+    monkeypatch.setattr(compiling, "CompilingDevice", lambda _arch: silent)
+    picky = Kernel(
+        entry="equiv_fake:candidate", packages=(), pair="fake", summary="", supports={"behaviour": ("good",)}
+    )
+    pair = replace(pairs.get("fake"), candidate=picky)
+    monkeypatch.setattr(pairs, "get", lambda _name: pair)
+    case = Case("fake", "x", "w", 1, ("pr",), {"n": 8, "behaviour": "raises"}, {})
+    assert budget.compiled([case], ["emulated:sm_90a"]) == ((), ())
+
+
+def test_a_larger_budget_is_kept() -> None:
     assert ROOMY.over(replace(ROOMY, shared=4095, registers=300)) == ("shared",)
     assert pairs.get("dsa_index").name == ROOMY.pair

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import equiv_fake
 
-from equiv import cli
+from equiv import cli, commands
 from equiv.emulator import replay as replaying
 from equiv.emulator.replay import ReplayReport
+from equiv.pairs import Party
 
 if TYPE_CHECKING:
     import pytest
@@ -79,6 +80,22 @@ def test_rounding_prints_rows_variants_and_declared_orders(capsys: pytest.Captur
     assert "  dsa.R12  add_mask" in declared[1]
 
 
+def test_an_architecture_of_which_nothing_is_declared_is_said_and_a_form_that_it_lacks_is_not() -> None:
+    declared = {("one", "sm_90a"), ("two", "sm_90a")}
+    party = Party("m:f", ())
+    pair = equiv_fake.make(
+        forms={"candidate": ("one", "two")}, declaration=lambda _party, _versions, arch, form: (form, arch) in declared
+    )
+
+    def shown() -> list[tuple[str, str, bool]]:
+        return [(form, arch, bool(one)) for form, arch, one in commands._forms(pair, "candidate", party, {})]
+
+    assert {found for found in shown() if not found[2]} == {("one", "sm_100a", False), ("two", "sm_100a", False)}
+    declared.add(("one", "sm_100a"))
+    assert all(found[2] for found in shown())
+    assert len(shown()) == 3
+
+
 def test_a_pair_without_a_ledger_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["rounding", "fake"]) == 2
     assert capsys.readouterr().err == "equiv: pair 'fake' brings no rounding ledger\n"
@@ -107,7 +124,7 @@ def test_skipped_launches_fail_a_strict_replay_only(
 HANGING = """
 import sys, time
 import equiv.emulator.replay
-from equiv import cli
+from equiv import cli, commands
 equiv.emulator.replay.replay_directory = lambda path, device: time.sleep(60)
 sys.exit(cli.main(sys.argv[1:]))
 """

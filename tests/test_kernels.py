@@ -75,10 +75,11 @@ AXELESS = Kernel(entry="brought_kernels:double", arguments={"m": axis("m")}, **C
 CHOOSY = Kernel(entry="brought_kernels:double", supports={"behaviour": ("good", "odd")}, **COMMON)
 EMPTY = Kernel(entry="brought_kernels:double", supports={"n": ()}, **COMMON)
 NO_KERNEL = {"pair": "fake"}
+BLIND = Kernel(entry="brought_kernels:returning", returns=("y",), **COMMON)
 """
 NAMES = (
     "plain", "picky", "told", "by_case", "lazy", "part", "none", "returns", "nothing", "narrow", "astray", "absent",
-    "homeless", "axeless", "choosy", "empty", "no_kernel",
+    "blind", "homeless", "axeless", "choosy", "empty", "no_kernel",
 )  # fmt: skip
 
 
@@ -168,6 +169,7 @@ def test_a_case_that_a_kernel_does_not_support_is_named_before_anything_runs(mon
         ("choosy", "got 'odd'"),
         ("empty", "(brought_kernels:EMPTY): supports.n: expected at least one value, got none"),
         ("no_kernel", "(brought_kernels:NO_KERNEL) gives a dict, not a Kernel"),
+        ("blind", "(brought_kernels:BLIND): `returns` needs `arguments`"),
         ("misspelt", "(brought_kernels:PLIAN) cannot be loaded: AttributeError: "),
         ("rubble", "(brought_rubble:KERNEL) cannot be loaded: ZeroDivisionError: division by zero"),
     ],
@@ -253,5 +255,5 @@ def test_every_kernel_that_is_there_is_found_in_order_of_its_name() -> None:
     found = [one for one in kernels.found() if one.name in names]  # others may be installed
     assert [one.name for one in found] == names
     assert {one.name for one in found if one.kernel is None} == {
-        "axeless", "choosy", "empty", "homeless", "misspelt", "no_kernel", "rubble",
+        "axeless", "blind", "choosy", "empty", "homeless", "misspelt", "no_kernel", "rubble",
     }  # fmt: skip

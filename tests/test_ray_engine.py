@@ -93,7 +93,7 @@ def test_a_machine_with_other_versions_gives_errors_and_one_without_gpus_a_usage
         (verdict,) = ray_engine.run_plan([task("good")], 2, 60, {"numpy": "1.0"}, equiv_fake.answer)
         assert verdict.status is Status.ERROR
         assert "has other versions than the run: " in verdict.summary
-        assert ", the run 1.0" in verdict.summary
+        assert "numpy 1.0 then, " in verdict.summary
         with pytest.raises(UsageError, match="the cluster has no GPU, and the plan needs one"):
             list(ray_engine.run_plan([task("good", "cuda")], 2, 60, {}, equiv_fake.answer))
     finally:

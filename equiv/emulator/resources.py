@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 REGCOUNT, FRAME_SIZE, NUM_BARRIERS = 0x2F, 0x11, 0x4C
 """Attributes of `.nv.info`: (symbol, registers), (symbol, bytes of stack), barriers of a kernel's own section."""
-_BYTE, _HALF, _SIZED = 2, 3, 4
+_FLAG, _BYTE, _HALF, _SIZED = 1, 2, 3, 4
 _BARRIERS_AT = 20
 """Bit of the flags of a code section from which ptxas 12 keeps the number of barriers."""
 _SPILL = re.compile(r"\b(LDL|STL)\b")
@@ -33,7 +33,7 @@ class Resources:
         registers: of a thread.
         stack: bytes of a thread's frame.
         spills: instructions that load from or store to local memory.
-        shared: bytes of static shared memory, the 1024 that the system takes included.
+        shared: bytes of static shared memory, the 1024 that the system takes included; 0 if it uses none.
         barriers: named barriers.
     """
 
@@ -48,7 +48,6 @@ class Resources:
 class _Section:
     name: str
     flags: int
-    info: int
     size: int
     data: bytes
 
@@ -62,7 +61,7 @@ def resources(cubin: bytes, kernel: str) -> Resources:
     """
     try:
         return _read(cubin, kernel)
-    except (struct.error, IndexError, ValueError, UnicodeDecodeError) as error:
+    except (struct.error, IndexError, KeyError, ValueError) as error:
         raise EmulatorError(f"{kernel}: the cubin cannot be read: {error}") from error
 
 
@@ -73,11 +72,13 @@ def _read(cubin: bytes, kernel: str) -> Resources:
         known = ", ".join(name.removeprefix(".text.") for name in sections if name.startswith(".text."))
         raise EmulatorError(f"the cubin has no kernel {kernel}; it has {known or 'none'}")
     symbol = _symbol(sections, kernel)
-    found = {REGCOUNT: 0, FRAME_SIZE: 0}
+    found: dict[int, int] = {}
     for attribute, value in _attributes(sections[".nv.info"].data):
-        if attribute in found and isinstance(value, bytes):
+        if attribute in (REGCOUNT, FRAME_SIZE) and isinstance(value, bytes):
             owner, amount = struct.unpack("<II", value[:8])
-            found[attribute] = amount if owner == symbol else found[attribute]
+            found |= {attribute: amount} if owner == symbol else {}
+    if len(found) < 2:
+        raise ValueError("its .nv.info names no registers, or no stack, of the kernel")
     own = dict(_attributes(sections[f".nv.info.{kernel}"].data))
     barriers = own.get(NUM_BARRIERS, code.flags >> _BARRIERS_AT & 0x1F)
     shared = sections.get(f".nv.shared.{kernel}")
@@ -98,10 +99,10 @@ def _sections(cubin: bytes) -> Iterator[_Section]:
     size, count, names = struct.unpack_from("<HHH", cubin, 0x3A)
     raw = [struct.unpack_from("<IIQQQQIIQQ", cubin, start + at * size) for at in range(count)]
     texts = raw[names][4]
-    for name, kind, flags, _, offset, length, _, info, _, _ in raw:
+    for name, kind, flags, _, offset, length, *_ in raw:
         end = cubin.index(b"\0", texts + name)
         data = b"" if kind == 8 else cubin[offset : offset + length]  # 8: takes no room in the file
-        yield _Section(cubin[texts + name : end].decode(), flags, info, length, data)
+        yield _Section(cubin[texts + name : end].decode(), flags, length, data)
 
 
 def _symbol(sections: dict[str, _Section], kernel: str) -> int:
@@ -123,5 +124,7 @@ def _attributes(data: bytes) -> Iterator[tuple[int, int | bytes]]:
         if form == _SIZED:
             yield attribute, data[at : at + value]
             at += value
-        else:
+        elif form in (_FLAG, _BYTE, _HALF):
             yield attribute, value & 0xFF if form == _BYTE else value if form == _HALF else 0
+        else:
+            raise ValueError(f"its .nv.info has an attribute of form {form}")

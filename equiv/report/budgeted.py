@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +15,6 @@ HEAD = ("pair", "party", "kernel", "arch", "compiler", "variants", "registers", 
 FIGURES = HEAD[6:]
 
 
-def short(symbol: str) -> str:
-    """A kernel's name: what a person called it, without the types that CuTe DSL puts around it."""
-    found = re.match(r"kernel_cutlass_\w+?_\w*?([A-Z]\w*?)_object_at_", symbol)
-    return found[1] if found else re.sub(r"^kernel_cutlass_(\w+?)_tensorptr\w*$", r"\1", symbol)
-
-
 def changes(use: Any, budget: Any) -> list[str]:  # noqa: ANN401  a `budget.Use`; reports know no command
     """`registers 96 -> 128` for each figure that is another."""
     return [
@@ -32,9 +25,17 @@ def changes(use: Any, budget: Any) -> list[str]:  # noqa: ANN401  a `budget.Use`
 
 
 def render(
-    found: Sequence[Any], known: Mapping[tuple[str, ...], Any], failed: Sequence[str], *, updated: bool = False
+    found: Sequence[Any],
+    known: Mapping[tuple[str, ...], Any],
+    failed: Sequence[str],
+    gone: Sequence[tuple[str, ...]] = (),
+    *,
+    updated: bool = False,
 ) -> str:
-    """The table, what changed against the budgets, what could not be compiled, and a line that counts."""
+    """The table, what changed against the budgets, what could not be compiled or has none, and a line that counts.
+
+    `gone` are keys of budgets whose kernel no case compiled.
+    """
     rows = [list(HEAD)] + [[str(getattr(use, name)) for name in HEAD] for use in found]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
@@ -47,13 +48,14 @@ def render(
     for use in found:
         where = f"{use.pair} {use.party} {use.kernel} {use.arch}"
         budget = known.get(use.key)
-        without += budget is None
+        if budget is None:
+            without += 1
+            lines.append(f"without  {where}: no budget for {use.compiler}")
         if budget is not None and (changed := changes(use, budget)):
             more = bool(use.over(budget))
             over += more
             lines.append(f"{'OVER' if more else 'under'}  {where}: {', '.join(changed)}")
     lines += [f"FAILED  {words}" for words in failed]
-    gone = sorted({key[:4] for key in known} - {use.key[:4] for use in found})
     lines += [f"gone  {' '.join(key)}: has a budget, and no case compiled it" for key in gone]
     counted = (
         f"{len(found)} kernel(s), {over} over budget, {without} without one for these versions, {len(failed)} failed"
@@ -63,7 +65,12 @@ def render(
 
 
 def document(
-    found: Sequence[Any], known: Mapping[tuple[str, ...], Any], failed: Sequence[str], *, updated: bool = False
+    found: Sequence[Any],
+    known: Mapping[tuple[str, ...], Any],
+    failed: Sequence[str],
+    gone: Sequence[tuple[str, ...]] = (),
+    *,
+    updated: bool = False,
 ) -> str:
     """The same as JSON."""
     kernels = []
@@ -71,4 +78,5 @@ def document(
         budget = known.get(use.key)
         over = list(use.over(budget)) if budget else []
         kernels.append({**asdict(use), "budget": asdict(budget) if budget else None, "over": over})
-    return json.dumps({"kernels": kernels, "failed": list(failed), "updated": updated}, indent=1) + "\n"
+    said = {"kernels": kernels, "failed": list(failed), "gone": [list(key) for key in gone], "updated": updated}
+    return json.dumps(said, indent=1) + "\n"

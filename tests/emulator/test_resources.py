@@ -86,3 +86,14 @@ def test_damaged_cubins_and_absent_kernels_are_refused(tmp_path: Path) -> None:
     for damaged in (b"", b"\x7fELF", cubin[:200], b"MZ" + cubin[2:]):
         with pytest.raises(EmulatorError, match="shares: the cubin cannot be read: "):
             resources(damaged, "shares")
+
+
+def test_a_cubin_that_does_not_say_a_kernel_s_registers_is_refused(tmp_path: Path) -> None:
+    cubin, _ = made(SHARING, "sm_90a", tmp_path)
+    entry = cubin.index(bytes((4, 0x2F, 8, 0)))
+    for changed, said in (
+        (bytes((4, 0x7E, 8, 0)), "names no registers, or no stack"),
+        (bytes((9, 0x2F, 8, 0)), "of form 9"),
+    ):
+        with pytest.raises(EmulatorError, match=said):
+            resources(cubin[:entry] + changed + cubin[entry + 4 :], "shares")

@@ -86,8 +86,9 @@ def terms() -> dict[str, Terms]:
 def declaration(party: str, toolchain: Mapping[str, str], arch: str, form: str) -> Declaration | None:
     """What a party declares as compiled by these versions, None for versions that nobody has looked at.
 
-    The orders are traced from the compiled kernels: `equiv order skeleton_name --json > skeleton_name/orders.json`
-    writes the file anew after a kernel or a compiler has changed. Read what it says before you keep it.
+    The orders are traced from the compiled kernels: after a kernel or a compiler has changed, `equiv order
+    skeleton_name --json > new.json`, read what it says, and put it in the place of orders.json (not straight into it:
+    the shell empties that file first, and the command reads it). Entries of other versions are not kept.
     """
     return OrderFile.read(Path(__file__).with_name("orders.json")).find(party, toolchain, arch, form, VARIANTS[party])
 
