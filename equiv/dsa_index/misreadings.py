@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 def misreadings(case: Case, inputs: Mapping[str, Bits]) -> Iterator[tuple[str, Mapping[str, Bits]]]:
     """Every hypothesis that is another computation for this case, in words and as changed inputs."""
     row, projected = tensors.rows(case), inputs["projected"]
-    for words, first, width in (("key", row["key_at"], DIM), ("head weights", row["weight_at"], HEADS)):
+    for words, first, width in (("key's", row["key_at"], DIM), ("head weights'", row["weight_at"], HEADS)):
         for how, found in _columns(projected, first, width, row["row_pitch"]):
             if not np.array_equal(found, projected[:, first : first + width]):
                 changed = projected.copy()
                 changed[:, first : first + width] = found
-                yield f"the {words}' rows {how}".replace("key'", "key's"), {"projected": changed}
+                yield f"the {words} rows {how}", {"projected": changed}
     for name in ("norm_w", "norm_b"):
         if len(set(inputs[name].tolist())) > 1:
             yield f"{name} were read from its first element only", {name: np.full_like(inputs[name], inputs[name][0])}

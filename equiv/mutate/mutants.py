@@ -3,7 +3,8 @@
 Recognised as equivalent: what decodes to the same handler and arguments; a change of an instruction whose result
 nothing needs (strong liveness over registers); a jump to the next instruction left out; another rounding of an integer
 conversion that is exact; what `equiv.mutate.ranges` proves from the bits a register can have, and
-`equiv.mutate.threads` by computing for every thread what depends on its number alone. Not recognised: anything that
+`equiv.mutate.threads` by computing for every thread what depends on its number alone. Left out as invisible: what the
+emulator executes nothing of, and the jump back to a wait (`Target.polls`). Not recognised: anything that
 takes knowledge of inputs (an addition that happens to be exact, a subnormal that never comes); people say those in
 `equiv.mutate.argued`.
 """
@@ -113,6 +114,15 @@ class Target:
         count = Counter(name for one in self.kernel.instructions for name in written(one))
         return {name: one for one in self.kernel.instructions for name in written(one) if count[name] == 1}
 
+    @cached_property
+    def readers(self) -> dict[str, list[int]]:
+        """Register -> indices of the instructions that read it."""
+        found: dict[str, list[int]] = {}
+        for index, one in enumerate(self.kernel.instructions):
+            for name in set(read(one)):
+                found.setdefault(name, []).append(index)
+        return found
+
     def orders(self, index: int) -> bool:
         """Whether an instruction orders accesses or initialises what does, or makes something only for such ones."""
         return index in self._ordering
@@ -121,13 +131,9 @@ class Target:
     def _ordering(self) -> frozenset[int]:
         code = self.kernel.instructions
         found = {index for index, one in enumerate(code) if orders(one) or one.opcode.startswith("mbarrier.")}
-        readers: dict[str, set[int]] = {}
         for index, one in enumerate(code):
-            for name in read(one):
-                readers.setdefault(name, set()).add(index)
-        for index, one in enumerate(code):
-            uses = set().union(*(readers.get(name, set()) for name in written(one)))
-            if uses and all(code[use].opcode.startswith("mbarrier.") for use in uses):
+            uses = [code[use] for name in written(one) for use in self.readers.get(name, ())]
+            if uses and all(use.opcode.startswith("mbarrier.") for use in uses):
                 found.add(index)
         return frozenset(found)
 
@@ -135,25 +141,31 @@ class Target:
     def ranges(self) -> Ranges:
         """What is known of registers."""
         variables = (*self._module.variables, *self.kernel.variables)
-        return Ranges(self.kernel, self.makers, {one.name: one.align for one in variables if one.space == "shared"})
+        aligned = {one.name: one.align for one in variables if one.space == "shared"}
+        return Ranges(self.kernel, self.makers, self.readers, aligned)
 
     @cached_property
     def polls(self) -> frozenset[int]:
-        """Indices of jumps back to a wait that was in vain: the emulator parks who waits, and none is."""
+        """Indices of jumps back to a wait that was in vain: the emulator parks who waits, and none is.
+
+        Only of those that nothing else leads to.
+        """
         found = []
+        entered = set(self.kernel.labels.values())
         for index in range(2, len(self.kernel.instructions)):
             wait, leave, again = self.kernel.instructions[index - 2 : index + 1]
             target = again.operands[-1] if again.opcode.startswith("bra") and again.guard is None else None
             waits = wait.opcode.startswith(("mbarrier.try_wait", "mbarrier.test_wait"))
             leaves = leave.opcode.startswith("bra") and leave.guard in written(wait) and not leave.guard_negated
-            if waits and leaves and isinstance(target, Symbol) and self.kernel.labels[target.name] == index - 2:
+            back = isinstance(target, Symbol) and self.kernel.labels[target.name] == index - 2
+            if waits and leaves and back and not entered & {index - 1, index}:
                 found.append(index)
         return frozenset(found)
 
     @cached_property
     def by_thread(self) -> ByThread:
         """What depends on the thread's number alone."""
-        return ByThread(self.kernel, self.makers)
+        return ByThread(self.kernel, self.makers, self.readers)
 
     @cached_property
     def dead(self) -> frozenset[int]:

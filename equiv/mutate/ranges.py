@@ -2,7 +2,9 @@
 
 Looks through instructions without a guard; a register that several write has the zeros that all of them leave. Proofs:
 
-* a comparison of constants, or of what is 1 or 0 with 0, that comes out as before;
+* a comparison (`eq`, `ne`) that comes out as before: of constants, or with a constant that has a bit the register
+  never has; a bound moved past a value the register never has; a `selp` of constants of which only whether it is zero
+  is read;
 * an `and` whose constant differs only in bits that are zero in its other operand, as the low half of a widened bf16;
 * another rounding of a product with a power of two, where all that is made of it is a saturating conversion to 8 bits
   or fewer: the product is exact but for what is below 2^-126, which becomes a zero of the same sign either way, and
@@ -13,12 +15,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from equiv.emulator.dataflow import read, written
+from equiv.emulator.dataflow import written
 from equiv.emulator.isa.table import TYPE_BITS
 from equiv.emulator.ptx import Immediate, Instruction, Operand, Register, Special, Symbol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from equiv.emulator.ptx import Kernel
 
@@ -31,19 +33,21 @@ _DEEP = 24
 
 
 class Ranges:
-    """Facts about one kernel. `makers`: register -> the only instruction that writes it; `aligned`: of variables."""
+    """Facts about one kernel. `makers`, `readers`: as of a `Target`; `aligned`: of variables."""
 
     def __init__(
-        self, kernel: Kernel, makers: Mapping[str, Instruction], aligned: Mapping[str, int] | None = None
+        self,
+        kernel: Kernel,
+        makers: Mapping[str, Instruction],
+        readers: Mapping[str, Sequence[int]],
+        aligned: Mapping[str, int] | None = None,
     ) -> None:
         self._kernel = kernel
         self._makers = makers
         self._aligned = aligned or {}
-        self._readers: dict[str, list[Instruction]] = {}
+        self._readers = readers
         writers: dict[str, list[Instruction]] = {}
         for one in kernel.instructions:
-            for name in set(read(one)):
-                self._readers.setdefault(name, []).append(one)
             for name in written(one):
                 writers.setdefault(name, []).append(one)
         self._zeros = self._all_zeros(writers)
@@ -72,8 +76,9 @@ class Ranges:
         if words[0] == "setp" and after.opcode == one.opcode and self._beside(words, one, after):
             return "no value that the register can have decides otherwise"
         if words[0] == "selp" and after.opcode == one.opcode and self._only_tested(one.operands[0]):
+            width = (1 << TYPE_BITS[words[-1]]) - 1
             was_zero, is_zero = (
-                [isinstance(x, Immediate) and x.bits == 0 for x in made.operands[1:3]] for made in (one, after)
+                [isinstance(x, Immediate) and x.bits & width == 0 for x in made.operands[1:3]] for made in (one, after)
             )
             constants = all(isinstance(x, Immediate) for made in (one, after) for x in made.operands[1:3])
             if constants and was_zero == is_zero:
@@ -143,6 +148,8 @@ class Ranges:
         left, right = one.operands[1:3]
         if not isinstance(right, Immediate) or len(one.operands) != 3:
             return None
+        if words[-1][0] not in "usb" or words[-1] == "bf16":  # floats: zeros are equal, a NaN is not
+            return None
         if isinstance(left, Immediate):
             mask = (1 << TYPE_BITS[words[-1]]) - 1
             return (left.bits & mask == right.bits & mask) == (words[1] == "eq")
@@ -159,11 +166,17 @@ class Ranges:
             return False
         between = {"gt": max, "le": max, "ge": min, "lt": min}.get(words[1])
         width = (1 << TYPE_BITS[words[-1]]) - 1
+        signs = ~width | (width ^ width >> 1 if words[-1][0] == "s" else 0)
+        if (was.bits ^ now.bits) & signs:  # one of them is the least, the other the greatest there is
+            return False
         return between is not None and bool(between(was.bits, now.bits) & width & self.zeros(one.operands[1]))
+
+    def _reading(self, name: str) -> list[Instruction]:
+        return [self._kernel.instructions[index] for index in self._readers.get(name, ())]
 
     def _only_tested(self, target: Operand) -> bool:
         """Whether all that reads a register compares it with 0."""
-        readers = self._readers.get(target.name, []) if isinstance(target, Register) else []
+        readers = self._reading(target.name) if isinstance(target, Register) else []
         return bool(readers) and all(
             one.opcode.startswith(("setp.ne.", "setp.eq.")) and one.operands[1:] == (target, Immediate(0, "int"))
             for one in readers
@@ -173,7 +186,7 @@ class Ranges:
         """Whether all that reads a float register is a saturating conversion to 8 bits or fewer."""
         if not isinstance(target, Register) or depth > _DEEP or target.name not in self._makers:
             return False
-        readers = self._readers.get(target.name, [])
+        readers = self._reading(target.name)
         return bool(readers) and all(
             self._only_narrowed(one.operands[0], depth + 1)
             if one.opcode in {"mov.f32", "mov.b32"} and one.guard is None and isinstance(one.operands[1], Register)

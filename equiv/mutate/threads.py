@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from equiv.emulator.dataflow import followers, read, split, written
+from equiv.emulator.dataflow import followers, split, written
 from equiv.emulator.isa.table import TYPE_BITS
 from equiv.emulator.ptx import Immediate, Instruction, Negated, Operand, Register, Special
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from equiv.emulator.ptx import Kernel
 
@@ -35,19 +35,16 @@ _BITWISE = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
 
 
 class ByThread:
-    """Facts about one kernel. `makers`: register -> the only instruction that writes it."""
+    """Facts about one kernel. `makers`, `readers`: as of a `Target`."""
 
-    def __init__(self, kernel: Kernel, makers: Mapping[str, Instruction]) -> None:
+    def __init__(self, kernel: Kernel, makers: Mapping[str, Instruction], readers: Mapping[str, Sequence[int]]) -> None:
         self._kernel = kernel
         self._makers = makers
         size = kernel.directives.get("reqntid", ())
         self._count = size[0] if size and all(axis == 1 for axis in size[1:]) and size[0] % WARP == 0 else 0
         self._known: dict[str, Values | None] = {}
         self._index = {id(one): index for index, one in enumerate(kernel.instructions)}
-        self._readers: dict[str, list[Instruction]] = {}
-        for one in kernel.instructions:
-            for name in set(read(one)):
-                self._readers.setdefault(name, []).append(one)
+        self._readers = readers
 
     def equivalent(self, index: int, one: Instruction, after: Instruction) -> str:
         """Why a change of instruction `index` cannot matter, or ""."""
@@ -86,9 +83,10 @@ class ByThread:
             name = written(maker)[0]
             before, now = self._value(Register(name), {}), changed[name]
             assert before is not None
-            for reader in self._readers.get(name, []):
-                if self._same(self._index[id(reader)], before, now):
+            for at in self._readers.get(name, ()):
+                if self._same(at, before, now):
                     continue
+                reader = self._kernel.instructions[at]
                 to = written(reader)
                 if len(to) != 1 or self._makers.get(to[0]) is not reader or reader.guard is not None:
                     return False
@@ -101,7 +99,7 @@ class ByThread:
                 known = changed.get(to[0], was)
                 if np.array_equal(known, becomes):
                     continue
-                if self._same(self._index[id(reader)], was, becomes) and to[0] not in changed:
+                if self._same(at, was, becomes) and to[0] not in changed:
                     continue
                 changed[to[0]] = becomes
                 waiting.append(reader)
@@ -189,7 +187,7 @@ def _computed(one: Instruction, given: list[Values | None], count: int) -> Value
     inputs = [value for value in given if value is not None]
     kind = words[-1]
     bits = 1 if kind == "pred" else TYPE_BITS.get(kind, 0)
-    if len(inputs) != len(given) or not bits or kind[0] not in "usbp":
+    if len(inputs) != len(given) or not bits or kind[0] not in "usbp" or kind.startswith("bf16"):
         return None
     with np.errstate(over="ignore"):
         return _arithmetic(words, inputs, kind, bits)
@@ -214,7 +212,7 @@ def _arithmetic(words: list[str], given: list[Values], kind: str, bits: int) -> 
     elif base == "not" and not rest:
         result = ~given[0]
     elif base in {"shl", "shr"} and not rest:
-        by = np.minimum(given[1] & np.uint64(0xFFFFFFFF), np.uint64(min(bits, 63)))
+        by = np.minimum(given[1] & np.uint64(0xFFFFFFFF), np.uint64(bits))
         if base == "shl":
             result = np.where(by >= bits, np.uint64(0), given[0] << by)
         else:

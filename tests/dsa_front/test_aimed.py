@@ -68,7 +68,7 @@ def test_ordinary_rows_show_hardly_any() -> None:
 def test_gamma_and_weights_of_flushed_latents_make_products_of_one_size() -> None:
     pieces = [decode(aimed.flushed(Draws(0, "latent"), (4, RANK), piece), BF16) for piece in range(3)]
     with np.errstate(all="ignore"):
-        least = np.abs(np.minimum(np.minimum(np.abs(pieces[0]), np.abs(pieces[1])), np.abs(pieces[0] * pieces[1])))
+        least = np.minimum(np.minimum(np.abs(pieces[0]), np.abs(pieces[1])), np.abs(pieces[0] * pieces[1]))
     size = np.abs(np.prod(pieces, axis=0))
     assert (least < 2.0**-126).all()
     assert size.max() < 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,14 @@ def test_every_slicing_is_in_pr_with_and_without_the_norm_and_in_both_formats() 
         assert found == {(form, normalized) for form in forms for normalized in (False, True)}
         formats = {(PAIR.form("candidate", case, arch), case.axes["format"]) for case in PR}
         assert formats == {(form, name) for form in forms for name in ("fp8", "fp4")}
+
+
+def test_a_name_that_says_a_tiling_has_it() -> None:
+    named = {case.id: (case, found) for case in CASES if (found := re.search(r"-n(\d+)(?:s(\d))?-", case.id))}
+    assert len(named) > 100
+    for case, found in named.values():
+        tiling = front_tiling(int(case.axes["batch"]))
+        assert (str(tiling.n), str(tiling.split)) == (found[1], found[2] or "4"), case.id
 
 
 def test_every_regime_of_latent_weights_and_gamma_is_in_pr() -> None:

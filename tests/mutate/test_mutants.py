@@ -100,3 +100,13 @@ def test_a_jump_back_to_a_wait_that_was_in_vain_is_invisible() -> None:
     target = Target(Image(body.encode(), module_text(body, ("p",)), "sm_100a", {}), "k")
     found = {one.index: one.invisible for one in target.mutants(("deletion",))}
     assert found == {1: False, 2: True, 3: False}
+
+
+@pytest.mark.parametrize("middle", ["MID: @%p1 bra.uni DONE; bra.uni WAIT;", "@%p1 bra.uni DONE; MID: bra.uni WAIT;"])
+def test_a_jump_back_to_a_wait_that_another_branch_leads_to_is_executed(middle: str) -> None:
+    body = (
+        f"@%p2 bra MID; WAIT: mbarrier.try_wait.parity.shared.b64 %p1, [%r1], %r2; {middle} DONE: "
+        "st.global.b32 [%rd1], %r1; ret;"
+    )
+    found = {one.index: one.invisible for one in target_of(body).mutants(("deletion",))}
+    assert found == {0: False, 2: False, 3: False, 4: False}

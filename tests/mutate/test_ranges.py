@@ -79,6 +79,27 @@ def test_constants_that_compare_as_before_are_the_same() -> None:
     assert reasons(one_or_zero + "st.global.b32 [%rd1], %r1;", "immediate")["selp.b32 %r1, 2, 0, %p2;"] == ""
 
 
+def test_whether_a_constant_is_zero_is_asked_of_the_bits_that_are_written() -> None:
+    body = "selp.b16 %rs1, {0}, 0, %p2; setp.ne.b16 %p1, %rs1, 0; @%p1 st.global.b32 [%rd1], %r2;"
+    assert reasons(body.format(65535), "immediate")["selp.b16 %rs1, 65536, 0, %p2;"] == ""
+    found = reasons(body.format(65534), "immediate")["selp.b16 %rs1, 65535, 0, %p2;"]
+    assert found == "whether it is zero is all that is read of it"
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "setp.eq.f32 %p1, 0f80000000, 0f00000000",
+        "and.b32 %r1, %r3, 0x7fffffff; setp.eq.f32 %p1, %r1, 0f80000000",
+    ],
+    ids=["constants", "a bit that is never there"],
+)
+def test_floats_that_compare_equal_may_have_other_bits(test: str) -> None:
+    found = reasons(f"{test}; @%p1 st.global.b32 [%rd1], %r2;", "constant")
+    assert found
+    assert set(found.values()) == {""}
+
+
 def test_an_array_aligned_to_more_has_zeros_in_its_address() -> None:
     head = ".shared .align 64 .b8 array[128]; mov.u32 %r1, array; add.s32 %r2, %r1, 32; and.b32 %r3, %r2, 0xffe0;"
     found = reasons(head + "st.global.b32 [%rd1], %r3;", "immediate")
@@ -92,3 +113,22 @@ def test_a_bound_that_no_value_lies_between_decides_alike() -> None:
     assert found["setp.gt.u32 %p1, %r1, 4194305;"] == "no value that the register can have decides otherwise"
     assert found["setp.gt.u32 %p1, %r1, 4194303;"] == ""
     assert reasons(f"setp.gt.u32 %p1, %r1, 0x400000; {store}", "immediate")["setp.gt.u32 %p1, %r1, 4194305;"] == ""
+
+
+@pytest.mark.parametrize(
+    ("test", "constant", "moved"),
+    [
+        ("gt.s32", 2147483647, 2147483648),
+        ("gt.s32", 2147483648, 2147483647),
+        ("ge.s32", -2147483648, -2147483649),
+        ("lt.s32", -2147483648, -2147483649),
+        ("le.s16", 32767, 32768),
+        ("ge.u32", 4294967295, 4294967296),
+        ("lt.u16", 65535, 65536),
+    ],
+)
+def test_the_greatest_and_the_least_number_are_not_one_apart(test: str, constant: int, moved: int) -> None:
+    register = "%r1" if test.endswith("32") else "%rs1"
+    mask = f"and.b{test[-2:]} {register}, {register.replace('1', '2')}, 15;"
+    found = reasons(f"{mask} setp.{test} %p1, {register}, {constant}; @%p1 st.global.b32 [%rd1], %r2;", "immediate")
+    assert found[f"setp.{test} %p1, {register}, {moved};"] == ""

@@ -87,3 +87,17 @@ def test_a_shuffle_of_unknown_values_is_known_by_its_lanes(shuffle: str, now: st
 def test_any_lane_will_do_where_a_warp_has_one_value() -> None:
     body = f"mov.u32 %r1, %tid.x; shr.u32 %r2, %r1, 5; shfl.sync.idx.b32 %r9, %r2, 0, 31, -1; {STORE}"
     assert reasons(body, "immediate")["shfl.sync.idx.b32 %r9, %r2, -1, 31, -1;"] == SAME
+
+
+@pytest.mark.parametrize(
+    ("shift", "why"), [("shl.b64", ""), ("shr.u64", ""), ("shr.s64", SAME)], ids=["left", "right", "signed"]
+)
+def test_a_shift_of_64_bits_by_64_is_none_by_63_but_for_the_sign(shift: str, why: str) -> None:
+    body = f"mov.u32 %r1, %tid.x; cvt.u64.u32 %rd2, %r1; not.b64 %rd3, %rd2; {shift} %rd1, %rd3, 63;"
+    assert reasons(f"{body} st.global.b32 [%rd1], %r1;", "immediate")[f"{shift} %rd1, %rd3, 64;"] == why
+
+
+@pytest.mark.parametrize(("kind", "why"), [("bf16", ""), ("s16", SAME)])
+def test_bf16_values_are_not_compared_as_whole_numbers(kind: str, why: str) -> None:
+    body = f"mov.b16 %rs1, 0; mov.b16 %rs2, 0x8000; setp.gt.{kind} %p1, %rs1, %rs2; selp.b32 %r9, 1, 2, %p1; {STORE}"
+    assert reasons(body, "comparison")[f"setp.ge.{kind} %p1, %rs1, %rs2;"] == why
