@@ -39,7 +39,11 @@ PARTIES = ("oracle", "candidate")
 MOST = 3
 """Changes that one explanation may consist of."""
 FEW = 16
-"""Wrong elements below which bits that a change gives may be right by chance."""
+"""Wrong elements below which bits that a change gives may be right by chance.
+
+A difference of one ulp is given by chance about one time in three: of 16 of them, 3^-16 is 2e-8, and the changes that
+are tried are tens.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +74,14 @@ class Reading:
         left: wrong computed output -> its wrong elements that still differ from what the party left.
         spoilt: elements of computed outputs that were right and are no longer.
         misplaced: wrong copied output -> elements that still differ.
+        what: each change's row id, reduction or input, as `Change.what` has it.
     """
 
     changes: tuple[str, ...]
     left: Mapping[str, int]
     spoilt: int
     misplaced: Mapping[str, int] = field(default_factory=dict)
+    what: tuple[str, ...] = ()
 
     @property
     def remaining(self) -> int:
@@ -198,7 +204,7 @@ class _Mismatch:
     def _misplaced(self) -> Iterator[Reading]:
         """Inputs read otherwise under which every wrong bit is where it is."""
         for change in misread(self.pair, self.case, self.sound):
-            reading = self._reading(change, ())
+            reading = self._reading(change, (), ())
             if reading.complete:
                 yield reading
 
@@ -207,7 +213,7 @@ class _Mismatch:
         helpful: list[Reading] = []
         for _ in range(most):
             tried = [
-                (self._reading(change, words), change)
+                (self._reading(change, made, words), change)
                 for change in changes(self.pair, self.case, base)
                 if change.what not in made
             ]
@@ -230,7 +236,7 @@ class _Mismatch:
         base, made, words, given = self.sound, list[str](), list[str](), 0
         for _ in range(most):
             tried = [
-                (self._reading(change, words), change)
+                (self._reading(change, made, words), change)
                 for change in changes(self.pair, self.case, base)
                 if change.what not in made
             ]
@@ -244,19 +250,20 @@ class _Mismatch:
             made.append(change.what)
             words.append(change.words)
 
-    def _reading(self, change: Change, others: Sequence[str]) -> Reading:
-        key = (*others, change.words)
+    def _reading(self, change: Change, made: Sequence[str], words: Sequence[str]) -> Reading:
+        """What a change leads to beside those that are made, which are called `words`."""
+        key = (*words, change.words)
         if key not in self.read:
-            self.read[key] = self._run_reading(change.computation, key)
+            self.read[key] = self._run_reading(change.computation, (*made, change.what), key)
         return self.read[key]
 
-    def _run_reading(self, computation: Computation, key: tuple[str, ...]) -> Reading:
+    def _run_reading(self, computation: Computation, what: tuple[str, ...], key: tuple[str, ...]) -> Reading:
         model = self._run(computation)
         now = {name: self._differs(model, name) for name in self.specs}
         left = {name: int((now[name] & self.bad[name]).sum()) for name in self.computed}
         misplaced = {name: int(now[name].sum()) for name in self.placed}
         spoilt = sum(int((now[name] & ~self.bad[name]).sum()) for name in self.specs if name not in misplaced)
-        return Reading(key, left, spoilt, misplaced)
+        return Reading(key, left, spoilt, misplaced, what)
 
     def _run(self, computation: Computation) -> dict[str, Bits]:
         self.tried += 1

@@ -213,8 +213,13 @@ def _at(kernel: Kernel, pc: int) -> str:
     return f"PTX line {instruction.line} `{instruction.opcode}`{source}"
 
 
+def coordinates(linear: int, grid: tuple[int, int, int]) -> tuple[int, int, int]:
+    """(x, y, z) of a CTA by its number in a grid."""
+    return linear % grid[0], linear // grid[0] % grid[1], linear // grid[0] // grid[1]
+
+
 def _cta(linear: int, grid: tuple[int, int, int]) -> str:
-    return f"CTA ({linear % grid[0]}, {linear // grid[0] % grid[1]}, {linear // grid[0] // grid[1]})"
+    return f"CTA {coordinates(linear, grid)}"
 
 
 def _deadlock(kernel: Kernel, grid: tuple[int, int, int], stop: Stop) -> str:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from equiv.emulator.reference.steps import Step
 
 _ARITHMETIC = frozenset({"add", "sub", "mul", "fma", "mad", "min", "max"})
-_COMMUTES = frozenset({"add", "mul", "fma", "min", "max"})
+COMMUTES = frozenset({"add", "mul", "fma", "mad", "min", "max", "and", "or", "xor"})
+"""Opcodes whose first two operands may be exchanged."""
 _CHOICES = frozenset({"selp", "slct"})
 
 
@@ -74,7 +75,7 @@ def _arithmetic(graph: Graph, step: Step, given: Sequence[Node]) -> Node | None:
 def _float(graph: Graph, step: Step, given: Sequence[Node]) -> Node:
     base = "fma" if step.base == "mad" else step.base
     words = [base, *(word for group, word in step.mods.items() if word and group not in {"type", "atype", "f32"})]
-    if base in _COMMUTES:
+    if base in COMMUTES:
         given = [*sorted(given[:2], key=lambda one: one.id), *given[2:]]
     return graph.node(".".join([*(word for word in words if word != "rn"), "f32"]), given)
 

@@ -46,9 +46,14 @@ GRACE = 100_000
 
 @dataclass(frozen=True)
 class Step:
-    """One launch: what the host wrote before it, as (address, bytes), and what was launched."""
+    """One launch: what the host wrote before it, as (address, bytes), and what was launched.
+
+    `host`: the elements among these bytes that the launch before had left otherwise, (address, bytes), `[n, 2]`,
+    ascending.
+    """
 
     writes: tuple[tuple[int, Bytes], ...]
+    host: npt.NDArray[np.int64]
     regions: tuple[Region, ...]
     launch: Launch
     instructions: int
@@ -62,8 +67,9 @@ class _Recording(EmulatedDevice):
         self.steps: list[Step] = []
         self.kept: list[Any] = []
         self.begin: Callable[[], None] = lambda: None
+        self.units: dict[int, int] = {}  # bytes of an element, by the address of a region
         self._left: dict[int, Bytes] = {}
-        self._given: tuple[tuple[tuple[int, Bytes], ...], tuple[Region, ...]] = ((), ())
+        self._given: tuple[tuple[tuple[int, Bytes], ...], npt.NDArray[np.int64], tuple[Region, ...]]
 
     def run(self, launch: Launch) -> LaunchCount:
         if not self.steps:
@@ -71,8 +77,8 @@ class _Recording(EmulatedDevice):
             self._left = {one.address: view(one.address, one.nbytes).copy() for one in _dense(self.memory.regions)}
         self.kept.append(launch.tensors)
         count = super().run(launch)
-        writes, regions = self._given
-        self.steps.append(Step(writes, regions, launch, count.warp_instructions))
+        writes, host, regions = self._given
+        self.steps.append(Step(writes, host, regions, launch, count.warp_instructions))
         return count
 
     @contextmanager
@@ -81,13 +87,18 @@ class _Recording(EmulatedDevice):
             regions = self.memory.regions
             dense = _dense(regions)
             now = {one.address: view(one.address, one.nbytes).copy() for one in dense}
-            self._given = tuple(item for item in now.items() if not _same(self._left.get(item[0]), item[1])), regions
+            writes = tuple(item for item in now.items() if not _same(self._left.get(item[0]), item[1]))
+            spans = [_changed(at, data, self._left, self.units.get(at, 1)) for at, data in writes]
+            self._given = writes, np.concatenate([np.zeros((0, 2), np.int64), *spans]), regions
             yield
-            self._left = {one.address: view(one.address, one.nbytes).copy() for one in dense}
+            self._left.update({one.address: view(one.address, one.nbytes).copy() for one in dense})
 
     def _adopt(self, name: str, tensor: Any, adopted: list[Region]) -> None:  # noqa: ANN401
         self.kept.append(tensor)  # its memory must stay its own
+        known = len(adopted)
         super()._adopt(name, tensor, adopted)
+        if len(adopted) > known:
+            self.units[adopted[-1].address] = tensor.element_size() if hasattr(tensor, "element_size") else 1
 
 
 def _dense(regions: tuple[Region, ...]) -> list[Region]:
@@ -96,6 +107,22 @@ def _dense(regions: tuple[Region, ...]) -> list[Region]:
 
 def _same(one: Bytes | None, other: Bytes) -> bool:
     return one is not None and np.array_equal(one, other)
+
+
+def _changed(address: int, now: Bytes, left: Mapping[int, Bytes], unit: int) -> npt.NDArray[np.int64]:
+    """Elements, of `unit` bytes, that are not as they were left, or that nothing left: (address, bytes), `[n, 2]`."""
+    differs = np.ones(-(-len(now) // unit) * unit, np.bool_)
+    differs[len(now) :] = False
+    for start, data in left.items():
+        low, high = max(address, start), min(address + len(now), start + len(data))
+        if low < high:
+            differs[low - address : high - address] = (
+                now[low - address : high - address] != data[low - start : high - start]
+            )
+    elements = np.zeros(len(differs) // unit + 2, np.int8)
+    elements[1:-1] = differs.reshape(-1, unit).any(axis=1)
+    first, last = (np.flatnonzero(np.diff(elements) == sign) * unit for sign in (1, -1))
+    return np.stack([address + first, np.minimum(last, len(now)) - first], axis=1)
 
 
 @dataclass
@@ -178,13 +205,16 @@ class Scene:
             return ""
         outputs = self.outputs()
         for name, expected in self._expected.items():
-            differs = np.asarray(outputs[name] != expected)
-            if name in self._undefined:
-                differs &= ~self._undefined[name]
+            differs = self.differing(name, outputs[name], expected)
             if differs.any():
                 return f"{name}: {int(differs.sum())} of {differs.size} elements"
         faults = [fault for buffer in self.buffers for fault in buffer.faults()]
         return faults[0] if faults else ""
+
+    def differing(self, name: str, ours: Bits, theirs: Bits) -> npt.NDArray[np.bool_]:
+        """Which elements of an output differ, without those that the contract leaves undefined (`Pair.undefined`)."""
+        differs = np.asarray(ours != theirs)
+        return differs & ~self._undefined[name] if name in self._undefined else differs
 
     def outputs(self) -> dict[str, Bits]:
         """Copies of the logical outputs as the last play left them."""
@@ -253,6 +283,7 @@ def record(pair: Pair, case: Case, arch: str, party: str = "candidate", *, sound
         placed = {buffer.spec.name: Placed(buffer, device.torch_device) for buffer in scene.buffers}
         for name, place in placed.items():
             device.register(name, place.tensor, writable=place.buffer.spec.role != "input")
+            device.units[place.buffer.address] = place.buffer.elements.itemsize
         function(case, {name: place.tensor for name, place in placed.items()})
     scene.steps, scene.kept = tuple(device.steps), [device.kept, placed]
     if not scene.steps:

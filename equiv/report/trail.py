@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from equiv.trail.site import line_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -19,20 +21,23 @@ SHOWN = 4
 """Further ends that are listed, by their lines."""
 
 
-def between(case: Case, party: str, one: Played, other: Played, found: Departure | None) -> str:
-    """Where two ways of playing a case part."""
+def between(
+    case: Case, party: str, one: Played, other: Played, found: Departure | None, *, output: str | None = None
+) -> str:
+    """Where two ways of playing a case part; `output`: the only one that was compared."""
     lines = [f"{case.name}  {party}  {one.words} | {other.words}"]
     if found is None:
-        return "\n".join([*lines, "  the two leave the same bits in every output"])
+        return "\n".join([*lines, f"  the two leave the same bits in {output or 'every output'}"])
     ours, theirs = (f"0x{bits:x}" for bits in found.bits)
     lines.append(f"  {element(one.scene, found.output, found.index)}: {ours} | {theirs}")
     lines.append(f"    {found.count} of {found.total} elements of {found.output} differ")
     stored = next((site for site in found.stores if site is not None), None)
     if stored is not None:
-        lines.append(f"    stored by {where(stored)}: {thread(stored)}")
-    for number, end in enumerate(found.ends[:1]):
-        lines += _end(end, "  DEPARTS" if number == 0 else "  also")
-    lines += _others(found.ends)
+        lines.append(f"    stored by {line_of(stored)}: {thread(stored)}")
+    if found.ends:
+        lines += [*_end(found.ends[0]), *_others(found.ends)]
+    elif not found.cut:
+        lines.append("  the way back found no instruction that departs")
     if found.cut:
         lines.append(f"  {found.steps} pairs of executions looked at; there are more")
     return "\n".join(lines)
@@ -40,29 +45,27 @@ def between(case: Case, party: str, one: Played, other: Played, found: Departure
 
 def _others(ends: Sequence[End]) -> Iterator[str]:
     """The further ends, each line of the kernel once."""
-    shown = {_line(ends[0])} if ends else set()
+    shown = _line(ends[0])
     count: dict[str, int] = {}
     for end in ends[1:]:
         count[_line(end)] = count.get(_line(end), 0) + 1
-    more = {line: number for line, number in count.items() if line not in shown}
-    if len(ends) > 1 and ends:
-        same = count.get(_line(ends[0]), 0)
-        if same:
-            yield f"  the same in {same} more executions"
+    more = {line: number for line, number in count.items() if line != shown}
+    if shown in count:
+        yield f"  the same in {count[shown]} more executions"
     for line, number in list(more.items())[:SHOWN]:
         yield f"  also at {line}, {number} times"
 
 
 def _line(end: End) -> str:
-    return end.why if end.site is None else where(end.site)
+    return end.why if end.site is None else line_of(end.site)
 
 
-def _end(end: End, label: str) -> Iterator[str]:
+def _end(end: End) -> Iterator[str]:
     first = end.site
     if first is None:
-        yield f"{label}: {end.why}"
+        yield f"  DEPARTS: {end.why}"
         return
-    yield f"{label} at {where(first)}  {first.code}"
+    yield f"  DEPARTS at {line_of(first)}  {first.code}"
     yield f"    {end.why}"
     yield f"    {first.kernel[:80]}: {thread(first)}"
     ours, theirs = end.sites
@@ -74,7 +77,7 @@ def _end(end: End, label: str) -> Iterator[str]:
         if site is None:
             yield f"    {mark}: does not come here"
             continue
-        yield f"    {mark}: PTX line {site.line}  {site.text}" + ("" if site is first else f"  ({where(site)})")
+        yield f"    {mark}: PTX line {site.line}  {site.text}" + ("" if site is first else f"  ({line_of(site)})")
         yield from (f"      {_value(one)}" for one in site.values)
 
 
@@ -94,13 +97,6 @@ def _pattern(one: Value) -> str:
     return f"0x{one.bits:0{digits}x}" + ("" if number is None else f" ({number:.9g})")
 
 
-def where(site: Site) -> str:
-    """File and line of the kernel, or what is known instead."""
-    if site.source is None:
-        return f"PTX line {site.line}"
-    return f"{site.source[0].rsplit('/', 1)[-1]}:{site.source[1]}"
-
-
 def thread(site: Site) -> str:
     """Who executed it, and for the how manieth time."""
     turn = f", iteration {site.turn}" if site.turn else ""
@@ -114,7 +110,7 @@ def origin(scene: Scene, party: str, found: Origin) -> str:
     lines = [f"  TRACE of {party}: {element(scene, found.output, found.index)}: {bits}"]
     if found.stored is None:
         return "\n".join([*lines, "    no store that can be followed ever wrote it"])
-    lines.append(f"    stored at {where(found.stored)}: {thread(found.stored)}")
+    lines.append(f"    stored at {line_of(found.stored)}: {thread(found.stored)}")
     more = " (the nearest; there are more)" if found.cut else ""
     lines.append(f"    made by {found.size} executions{more} of {', '.join(found.inputs) or 'no tensor'}")
     if found.missing:
@@ -124,13 +120,13 @@ def origin(scene: Scene, party: str, found: Origin) -> str:
         return "\n".join([*lines, "    no row of the ledger can be told from the values it was made of"])
     stage = found.stage
     named = "named above" if found.named else "the first whose value does not follow"
-    lines.append(f"  DEPARTS at {where(found.site)}  {found.site.code}")
+    lines.append(f"  DEPARTS at {line_of(found.site)}  {found.site.code}")
     operands = ", ".join(f"0x{one:x}" for one in stage.operands)
     lines.append(f"    row {stage.row} ({stage.value}), {named}: of {operands} the model makes 0x{stage.expected:x}")
     lines.append(f"    {found.site.kernel[:80]}: {thread(found.site)}")
     lines.append(f"    PTX line {found.site.line}  {found.site.text}")
     lines += [f"      {_value(one)}" for one in found.site.values]
-    steps = list(dict.fromkeys(where(one) for one in reversed(found.path)))
+    steps = list(dict.fromkeys(line_of(one) for one in reversed(found.path)))
     return "\n".join([*lines, f"    from there to the store: {' -> '.join(steps)}"])
 
 

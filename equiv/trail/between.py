@@ -54,18 +54,19 @@ def element(
     """The first differing element, of the output and at the index asked for; None: nothing differs.
 
     Raises:
-        UsageError: no such output, or no such element.
+        UsageError: no such output or element, or both plays leave the same there, or nothing defined.
     """
     known = one.outputs
     if output is not None and output not in known:
         raise UsageError(f"no output {output!r}; known: {', '.join(known)}")
-    undefined = one.scene.pair.undefined(one.scene.case, one.scene.inputs)
     for name in known if output is None else (output,):
-        differs = np.asarray(known[name] != other.outputs[name])
-        if name in undefined:
-            differs &= ~np.asarray(undefined[name], np.bool_)
+        differs = one.scene.differing(name, known[name], other.outputs[name])
         if index is not None:
             check_element(name, index, known[name].shape)
+            if known[name][index] == other.outputs[name][index]:
+                raise UsageError(f"{name}{list(index)}: both plays leave 0x{int(known[name][index]):x}")
+            if not differs[index]:
+                raise UsageError(f"{name}{list(index)}: the contract leaves it undefined")
             return name, index
         found = np.argwhere(differs)
         if len(found):
@@ -88,7 +89,7 @@ def departure(one: Played, other: Played, output: str, index: tuple[int, ...]) -
     """The way back from an element in two plays of one case, or of two versions of it.
 
     Args:
-        one: a play; its scene holds what it left (it is the last one played, or the only one of its scene).
+        one: a play.
         other: the one to compare it with.
         output: name of a logical output.
         index: of the element.
@@ -99,7 +100,7 @@ def departure(one: Played, other: Played, output: str, index: tuple[int, ...]) -
     walk = Walk(one, other)
     stores = walk.begin(output, index)
     walk.run()
-    differs = np.asarray(one.outputs[output] != other.outputs[output])
+    differs = one.scene.differing(output, one.outputs[output], other.outputs[output])
     ends = tuple(sorted(walk.ends, key=lambda end: end.order))
     bits = (int(one.outputs[output][index]), int(other.outputs[output][index]))
     return Departure(

@@ -52,7 +52,7 @@ def wanted(options: argparse.Namespace) -> bool:
 
 
 def run(options: argparse.Namespace, pair: Pair, case: Case) -> int:
-    """0 if the two ways leave the same bits, else 1."""
+    """0 if the two ways leave the same bits, else 1; of `--output` if that is given: others are not compared."""
     from equiv.report.trail import between
     from equiv.trail.between import departure, element
 
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace, pair: Pair, case: Case) -> int:
     one, other = plays(pair, case, options.party, arch, options.against)
     chosen = element(one, other, options.output, index)
     found = None if chosen is None else departure(one, other, *chosen)
-    print(visible(between(case, options.party, one, other, found)))
+    print(visible(between(case, options.party, one, other, found, output=options.output)))
     return int(found is not None)
 
 
@@ -125,7 +125,8 @@ def plays(pair: Pair, case: Case, party: str, arch: str, against: str) -> tuple[
     """A party played as it comes, and in the way asked for.
 
     Raises:
-        UsageError: no such way. UnsupportedError, DeviceError: it cannot be played.
+        UsageError: no such way, or the other version cannot be loaded.
+        UnsupportedError, DeviceError: it cannot be played.
     """
     from equiv.mutate.scene import record
     from equiv.trail.played import Played
@@ -134,22 +135,38 @@ def plays(pair: Pair, case: Case, party: str, arch: str, against: str) -> tuple[
     how: dict[str, Any] | None = None
     if against == "late":
         how = {"completion": "late"}
-    elif kind == "shuffled" and (not rest or rest.isdigit()):
+    elif kind == "shuffled" and (not rest or rest.isdecimal()):
         how = {"seed": int(rest or 1)}
-    elif not rest and not against.endswith(".ptx"):
+    elif kind in {"late", "shuffled"} or (not rest and not against.endswith(".ptx")):
         raise UsageError(f"--against {against!r} is no way to play a case; known: {WAYS}")
+    version, theirs = pair, arch
+    if how is None and not against.endswith(".ptx"):  # before anything is played
+        if kind == "emulated":
+            theirs = architecture(against)
+        else:
+            version = _version(pair, party, against)
     scene = record(pair, case, arch, party, sound=False)
     one = Played(scene, programs(scene), f"emulated:{arch}", {})
     if how is not None:
         return one, Played(scene, one.programs, against, how)
     if against.endswith(".ptx"):
         return one, Played(scene, _replaced(one, Path(against)), against, {})
-    if kind == "emulated":
-        other = record(pair, case, architecture(against), party, sound=False)
-    else:
-        version = replace(pair, **{party: replace(getattr(pair, party), entry=against)})
-        other = record(version, case, arch, party, sound=False)
+    other = record(version, case, theirs, party, sound=False)
     return one, Played(other, programs(other), against, {})
+
+
+def _version(pair: Pair, party: str, entry: str) -> Pair:
+    """The pair with another version of a party, MODULE:FUNCTION.
+
+    Raises:
+        UsageError: it cannot be loaded.
+    """
+    version = replace(pair, **{party: replace(getattr(pair, party), entry=entry)})
+    try:
+        getattr(version, party).load()
+    except (Exception, SystemExit) as error:  # somebody's module: whatever it raises, this is what is wrong with it
+        raise UsageError(f"--against {entry}: cannot be loaded: {type(error).__name__}: {error}") from error
+    return version
 
 
 def programs(scene: Scene) -> dict[tuple[str, str], Any]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from equiv.emulator.layout import LANES
 from equiv.trail.memory import mods, named, reads, vector
+from equiv.trail.site import line_of
 
 if TYPE_CHECKING:
     from equiv.trail.log import Log, Operand
@@ -74,11 +75,7 @@ def _unseen(log: Log, base: str) -> str:
         return known
     kernel = log.program.kernel
     makers = [one for pc in sorted(log.by_pc) if (one := kernel.instructions[pc]).opcode.startswith(_FILL_TENSOR)]
-    places = (
-        f"{one.source[0].rsplit('/', 1)[-1]}:{one.source[1]}" if one.source else f"PTX line {one.line}"
-        for one in makers
-    )
-    return f"{known}, written at {', '.join(dict.fromkeys(places))}" if makers else known
+    return f"{known}, written at {', '.join(dict.fromkeys(map(line_of, makers)))}" if makers else known
 
 
 def _loaded(log: Log, event: int, lane: int, result: str) -> Made:

@@ -16,7 +16,6 @@ import numpy as np
 
 from equiv import ccode
 from equiv.emulator.backend import INCLUDES
-from equiv.emulator.isa.table import TYPE_BITS
 from equiv.emulator.layout import LANES
 from equiv.errors import DeviceError
 
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 3 << 30
 MOST_EVENTS = 1 << 25
+_MAP_NORESERVE = 0x4000
+"""Of Linux; `mmap` has it from Python 3.13 on."""
 _EVENT = np.dtype([("pc", "<u4"), ("mask", "<u4"), ("cta", "<u4"), ("warp", "<u4"), ("at", "<u8")])
 _KEPT = np.dtype([("run", "<u8"), ("part", "<u8"), ("reads", "<u4"), ("writes", "<u4"), ("size", "<u4"),
                   ("guard", "<u4"), ("flip", "<u4"), ("reserved", "<u4")])  # fmt: skip
@@ -167,7 +168,8 @@ class Recording:
 
 def _memory(nbytes: int) -> npt.NDArray[np.uint8]:
     """Memory that costs what is used of it."""
-    return np.frombuffer(mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000), np.uint8)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+    return np.frombuffer(mmap.mmap(-1, nbytes, flags=flags), np.uint8)
 
 
 @cache
@@ -241,7 +243,8 @@ class Log:
         raw = self._data[starts[:, None] + np.arange(width)]
         if not operand.lane_bytes:
             masks = raw.copy().view("<u4")
-            return np.asarray((masks >> np.arange(LANES, dtype=np.uint32) & 1).astype(np.uint64))
+            bits = (masks >> np.arange(LANES, dtype=np.uint32) & 1).astype(np.uint64)
+            return np.asarray(bits ^ np.uint64(operand.slot.kind == "not"))
         return np.ascontiguousarray(raw).view(f"<u{operand.lane_bytes}").astype(np.uint64)
 
     @cached_property
@@ -311,8 +314,3 @@ class Log:
                     latest = one
                     break
         return None if latest < 0 else latest
-
-
-def width(operand: Operand) -> int:
-    """Bits of an operand's values."""
-    return 1 if operand.slot.type == "pred" else TYPE_BITS.get(operand.slot.type, operand.slot.bits or 64)

@@ -53,7 +53,7 @@ class Store:
         event, lane: who did.
         operand: what was stored, or None.
         byte: which of its bytes, or of the bytes copied.
-        source: where a copy took that byte from, or None.
+        source: where a copy took that byte from, or None (of a copy: it filled that byte with zero).
         size: bytes that this one store wrote from that byte on.
     """
 
@@ -221,7 +221,7 @@ class Memory:
             one = None if last is None else self._at(last, where.address + at)
             start, count, earlier = found[-1] if found else (0, 0, None)
             follows = (
-                one is not None and earlier is not None and _place(one) == (*_place(earlier)[:3], earlier.byte + count)
+                one is not None and earlier is not None and _place(one) == (*_place(earlier)[:4], earlier.byte + count)
             )
             if found and (follows or (one is None and earlier is None)):
                 found[-1] = (start, count + 1, earlier)
@@ -256,6 +256,15 @@ class Memory:
         byte = address - int(one.start[at])
         return None if byte < 0 else self._store(int(one.event[at]), int(one.lane[at]), byte, int(one.size[at]))
 
+    def others(self, where: Bytes, ctas: npt.NDArray[np.integer]) -> bool:
+        """Whether CTAs other than these ever wrote some of the bytes."""
+
+        def mine(events: Events, _: Events) -> npt.NDArray[np.bool_]:
+            return ~np.isin(self.log.column("cta")[events], ctas)
+
+        known = [one for (space, _), one in self._writes.items() if space == where.space]
+        return any(one.last(where.address, where.size, len(self.log), mine) for one in known)
+
     def touched(self, space: int) -> npt.NDArray[np.uint64]:
         """Spans of a space that were written, (address, bytes), `[n, 2]`, ascending."""
         found = [np.zeros((0, 2), np.uint64)]
@@ -276,15 +285,14 @@ class Memory:
             kind = writes(decoded)
             if decoded.shape is None or (decoded.shape.entry.base != "ld" and kind not in {"copy", "bulk"}):
                 continue
-            operands = log.operands(int(events[0]))
             at, spaces = addresses(log, events, "s" if kind else "a")
             if kind:
-                size = log.lanes(events, named(operands, "n" if kind == "bulk" else "e"))
+                size = _copied(log, events, kind)
             else:
                 count = sum(slot.out for slot in decoded.shape.slots)
                 size = np.full_like(at, TYPE_BITS[mods(decoded)["type"]] // 8 * max(count, 1))
             mine = (log.column("mask")[events][:, None] >> np.arange(LANES, dtype=np.uint32) & 1).astype(bool)
-            mine &= spaces == space
+            mine &= (spaces == space) & (size > 0)
             found.append(np.stack([at[mine], size[mine]], axis=1).astype(np.int64))
         return np.unique(np.concatenate(found), axis=0)
 
@@ -299,14 +307,30 @@ class Memory:
             first, second = (column, row) if mods(decoded).get("trans") else (row, column)
             return Store(event, 4 * first + second // 2, value, 2 * (second % 2) + byte % 2, None, 2 - byte % 2)
         if kind in {"bulk", "copy"}:
+            count = int(_copied(log, np.array([event]), kind)[0, lane])
+            if byte >= count:
+                return Store(event, lane, None, byte, None, size - byte)
             at, spaces = addresses(log, np.array([event]), "s")
             source = Bytes(int(spaces[0, lane]), int(at[0, lane]) + byte, 1)
-            return Store(event, lane, None, byte, source, size - byte)
+            return Store(event, lane, None, byte, source, count - byte)
         if kind == "plain":
             values = _stored(operands)
             each = size // len(values)
             return Store(event, lane, values[byte // each], byte % each, None, each - byte % each)
         return Store(event, lane, None, byte, None, size - byte)
+
+
+def _copied(log: Log, events: Events, kind: str) -> Words:
+    """Bytes that a copy reads, `[events, 32]`; the others of what it writes `cp.async` fills with zeros."""
+    operands = log.operands(int(events[0]))
+    if kind == "bulk":
+        return log.lanes(events, named(operands, "n"))
+    size = log.lanes(events, named(operands, "e"))
+    part = next((one for one in operands if one.slot.name == "b"), None)
+    if part is None:
+        return size
+    given = log.lanes(events, part)
+    return np.where(given != 0, 0, size) if part.slot.type == "pred" else np.minimum(given & _NARROW, size)
 
 
 def writes(decoded: Decoded) -> str:
@@ -340,5 +364,5 @@ def stores_global(decoded: Decoded) -> bool:
     return space in {"global", "generic", ""}
 
 
-def _place(one: Store) -> tuple[int, int, Operand | None, int]:
-    return one.event, one.lane, one.operand, one.byte
+def _place(one: Store) -> tuple[int, int, Operand | None, bool, int]:
+    return one.event, one.lane, one.operand, one.source is None, one.byte

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from equiv.emulator import engine
+from equiv.emulator.faults import coordinates
 from equiv.trail.log import Recorded
 from equiv.trail.memory import GLOBAL, Bytes, Memory, stores_global
 
@@ -134,7 +135,7 @@ class Played:
     def written(
         self, address: int, size: int, before: tuple[View, int] | None = None
     ) -> list[Written | tuple[int, int]]:
-        """Who left bytes of global memory: a store, or (first byte, bytes) where none did.
+        """Who left bytes of global memory: a store, or (first byte, bytes) where none did, or the host after it.
 
         Args:
             address: of the first one.
@@ -146,13 +147,21 @@ class Played:
         if before is not None:
             pending = self._search(before[0], before[1], address, pending, found)
         last = len(self.stores) if before is None else before[0].launch
+        host: list[tuple[int, int]] = []
         for number in reversed(range(last)):
+            if number + 1 < len(self.stores):
+                pending = _without(self.scene.steps[number + 1].host, address, pending, host)
             pending = self._search(self.stores[number], len(self.stores[number].log), address, pending, found)
         if before is not None:
-            # of another cluster of the same launch
+            # of another cluster of the same launch; see `contended`
             other = self.stores[before[0].launch]
-            pending = self._search(other, len(other.log), address, pending, found)
-        return [*found, *pending]
+            pending = self._search(other, len(other.log), address, [*pending, *host], found)
+            host = []
+        return [*found, *pending, *host]
+
+    def contended(self, where: Bytes, view: View) -> bool:
+        """Whether other clusters of the launch store to some bytes that one reads: which were first is not known."""
+        return self.stores[view.launch].memory.others(where, np.unique(view.log.column("cta")))
 
     def _search(
         self,
@@ -177,6 +186,27 @@ class Played:
         return np.concatenate([one.memory.touched(GLOBAL) for one in self.stores])
 
 
+def _without(
+    host: npt.NDArray[np.int64], address: int, pending: list[tuple[int, int]], taken: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """The pieces behind an address without what the host wrote, which is added to `taken`."""
+    ends = host.sum(axis=1)
+    left = []
+    for first, size in pending:
+        at, end = first, first + size
+        for number in range(int(np.searchsorted(ends, address + first, "right")), len(host)):
+            start = max(int(host[number, 0]) - address, at)
+            if start >= end:
+                break
+            if start > at:
+                left.append((at, start - at))
+            at = min(int(ends[number]) - address, end)
+            taken.append((start, at - start))
+        if at < end:
+            left.append((at, end - at))
+    return left
+
+
 def _storing(program: Program) -> frozenset[int]:
     return frozenset(index for index, one in enumerate(program.bytecode.instructions) if stores_global(one))
 
@@ -184,7 +214,7 @@ def _storing(program: Program) -> frozenset[int]:
 def _cluster(launch: Launch, cta: int) -> tuple[int, ...]:
     """Linear numbers of the CTAs of the cluster of one of them, by rank."""
     (across, down, _), (x, y, z) = launch.grid, launch.cluster
-    first = (cta % across // x * x, cta // across % down // y * y, cta // across // down // z * z)
+    first = [at // size * size for at, size in zip(coordinates(cta, launch.grid), launch.cluster, strict=True)]
     return tuple(
         ((first[2] + k) * down + first[1] + j) * across + first[0] + i
         for k in range(z)

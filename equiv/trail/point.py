@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from equiv.emulator.origins import COMMUTES
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
     from equiv.emulator.ptx import Instruction
+    from equiv.trail.log import Operand
     from equiv.trail.played import View
 
 
@@ -41,17 +46,19 @@ def alike(one: Instruction, other: Instruction) -> bool:
     return ours == theirs
 
 
-def commutes(point: Point) -> bool:
-    """Whether the order of its operands does not matter."""
-    return point.view.log.instruction(point.event).opcode.split(".")[0] in {
-        "add",
-        "mul",
-        "min",
-        "max",
-        "and",
-        "or",
-        "xor",
-    }
+def exchanged(point: Point, registers: Sequence[tuple[Operand, int]], values: Sequence[tuple[int, int]]) -> list[int]:
+    """Places of the operands in which two executions differ by their order only, an order that does not matter.
+
+    Args:
+        point: one of the two.
+        registers: what it read.
+        values: of each of these the bits in both.
+    """
+    if point.view.log.instruction(point.event).opcode.split(".")[0] not in COMMUTES:
+        return []
+    places = [number for number, (one, _) in enumerate(registers) if one.slot.name in {"a", "b"}]
+    ours, theirs = (sorted(values[number][side] for number in places) for side in (0, 1))
+    return places if ours == theirs else []
 
 
 def definition(point: Point, register: str, lane: int, thread: tuple[int, int] | None = None) -> Point | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from equiv.emulator.faults import coordinates
 from equiv.emulator.isa.table import TYPE_BITS
 from equiv.emulator.ptx_emitter import spelt
 
@@ -63,7 +64,6 @@ class Site:
     warp: int
     lane: int
     turn: int
-    index: int
     line: int
     source: tuple[str, int] | None
     text: str
@@ -83,14 +83,12 @@ def site(played: Played, view: View, event: int, lane: int, others: Iterable[tup
     """The execution of an event in a lane; `others`: operands of other lanes that also count."""
     log, launch = view.log, played.launch(view.launch)
     cta, warp = log.thread(event)
-    across, down, _ = launch.grid
     operands = [one for one in log.operands(event) if one.slot.kind not in {"offset", "const"}]
     values = [value_of(log, event, one, lane) for one in operands]
     values += [value_of(log, event, one, other) for one, other in others if other != lane]
     one = log.instruction(event)
-    index = (cta % across, cta // across % down, cta // across // down)
     return Site(
-        view.launch, launch.kernel, index, warp, lane, log.turn(event, lane), log.pc(event), one.line,
+        view.launch, launch.kernel, coordinates(cta, launch.grid), warp, lane, log.turn(event, lane), one.line,
         source_of(log, one), spelt(one), tuple(values),
     )  # fmt: skip
 
@@ -102,6 +100,11 @@ def source_of(log: Log, one: Instruction) -> tuple[str, int] | None:
         if len(makers) == 1:
             return log.program.kernel.instructions[makers[0]].source
     return one.source
+
+
+def line_of(one: Site | Instruction) -> str:
+    """File and line of the kernel, or what is known instead."""
+    return f"{one.source[0].rsplit('/', 1)[-1]}:{one.source[1]}" if one.source else f"PTX line {one.line}"
 
 
 def value_of(log: Log, event: int, operand: Operand, lane: int) -> Value:

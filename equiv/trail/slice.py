@@ -13,7 +13,7 @@ import numpy as np
 
 from equiv.errors import UsageError
 from equiv.trail.flow import made_of
-from equiv.trail.memory import GLOBAL, SPACES, Bytes
+from equiv.trail.memory import GLOBAL, Bytes
 from equiv.trail.place import bytes_of
 from equiv.trail.played import Written
 from equiv.trail.site import site
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 MOST = 20_000
 _GROUP = 4
+_CONTENDED = "when other CTAs of the launch store what is read"
 
 
 @dataclass(slots=True)
@@ -163,6 +164,9 @@ class Slice:
                     self._store(piece, user)
                 else:
                     self.nodes[user].loaded.append(Bytes(GLOBAL, where.address + piece[0], piece[1]))
+            if self.played.contended(where, view):
+                unseen = self.nodes[user].unseen
+                self.nodes[user].unseen = f"{unseen}, {_CONTENDED}" if unseen else _CONTENDED
             return
         for first, size, store in view.memory.pieces(where, event):
             if store is None:
@@ -191,12 +195,3 @@ def _apart(name: str, lane: int, result: int) -> bool:
     if name[0] == "b":
         return lane // _GROUP // 2 != result % _GROUP
     return lane != result
-
-
-def describe(played: Played, where: Bytes) -> str:
-    """Memory in words: `rows + 1234`."""
-    if where.space == GLOBAL:
-        for buffer in played.scene.buffers:
-            if buffer.address <= where.address < buffer.address + buffer.span:
-                return f"{buffer.spec.name} + {where.address - buffer.address}"
-    return f"{SPACES[where.space]} memory"

@@ -59,18 +59,15 @@ class Stage:
     """The row that departs.
 
     Attributes:
-        row: its id. value: in words. expected: what the model has; width: its bits. operands: what it made it of.
-        node: the instruction in the slice that reads these operands. right: executions of rows found as declared.
-        judged: ids of rows with executions that were recognised.
+        row: its id. value: in words. expected: what the model has. operands: what it made it of.
+        node: the instruction in the slice that reads these operands.
     """
 
     row: str
     value: str
     expected: int
-    width: int
     operands: tuple[int, ...]
     node: int
-    judged: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +189,7 @@ class Values:
 
     def holds(self, bits: Words) -> npt.NDArray[np.bool_]:
         """Which patterns occur."""
-        if not len(self.known):
-            return np.zeros(bits.shape, np.bool_)
-        at = np.minimum(np.searchsorted(self.known, bits), len(self.known) - 1)
-        return np.asarray(self.known[at] == bits)
+        return _among(self.known, bits)
 
     def reader(self, operands: Sequence[int]) -> int | None:
         """A node made of all of these values; None: there is none."""
@@ -241,17 +235,27 @@ class Values:
 
     def soon(self, number: int, bits: int, width: int) -> bool:
         """Whether a pattern of that many bits is among what follows from a node."""
-        pending, seen = deque([number]), {number}
+        return bits in self.following(number, width)
+
+    def following(self, number: int, width: int) -> set[int]:
+        """Patterns of that many bits that a node, and what follows from it, holds."""
+        pending, seen, found = deque([number]), {number}, set[int]()
         while pending:
-            one = pending.popleft()
-            node = self.slice.nodes[one]
-            if bits in (pieces(node.bits, node.width, width) if width < 32 else parts(node.bits, node.width)):
-                return True
+            node = self.slice.nodes[pending.popleft()]
+            found.update(pieces(node.bits, node.width, width) if width < 32 else parts(node.bits, node.width))
             for user in node.used:
                 if user not in seen and len(seen) < SOON:
                     seen.add(user)
                     pending.append(user)
-        return False
+        return found
+
+
+def _among(known: Words, bits: Words) -> npt.NDArray[np.bool_]:
+    """Which patterns are known ones (ascending)."""
+    if not len(known):
+        return np.zeros(bits.shape, np.bool_)
+    at = np.minimum(np.searchsorted(known, bits), len(known) - 1)
+    return np.asarray(known[at] == bits)
 
 
 def parts(bits: int, width: int) -> tuple[int, ...]:
@@ -271,30 +275,30 @@ def pieces(bits: int, width: int, size: int) -> set[int]:
 def stage(some: Slice, kept: Sequence[Execution], ledger: Ledger) -> Stage | None:
     """The first row that departs, or None if none can be told."""
     values = Values(some)
-    judged: dict[str, None] = {}
     for number, one in enumerate(kept):
         for at in _present(values, one) if one.width else ():
             operands = tuple(int(operand[at]) for operand in one.operands)
             node = values.reader(operands)
             if node is None:
                 continue
-            judged[one.row] = None
             expected = int(one.result[at])
-            if values.soon(node, expected, one.width) or _healed(values, expected, one.width, kept[number + 1 :]):
-                continue
-            return Stage(one.row, ledger[one.row].value, expected, one.width, operands, node, tuple(judged))
+            if not (
+                values.soon(node, expected, one.width) or _healed(values.known, expected, one.width, kept[number + 1 :])
+            ):
+                return Stage(one.row, ledger[one.row].value, expected, operands, node)
     return None
 
 
 def located(some: Slice, kept: Sequence[Execution], ledger: Ledger, row: str) -> Stage | None:
-    """An instruction of a slice that reads the operands of a row, or None."""
+    """An instruction that reads the operands of a row and that its result does not follow from, or None."""
     values = Values(some)
-    for one in kept:
+    for number, one in enumerate(kept):
         for at in _present(values, one, copies=True) if one.row == row else ():
             operands = tuple(int(operand[at]) for operand in one.operands)
             node = values.reader(operands)
-            if node is not None:
-                return Stage(row, ledger[row].value, int(one.result[at]), one.width, operands, node, (row,))
+            expected = int(one.result[at])
+            if node is not None and not (one.width and _follows(values, node, one, expected, kept[number + 1 :])):
+                return Stage(row, ledger[row].value, expected, operands, node)
     return None
 
 
@@ -310,11 +314,22 @@ def _present(values: Values, one: Execution, *, copies: bool = False) -> Iterabl
     return [int(at) for at in np.flatnonzero(there)[:EACH]]
 
 
-def _healed(values: Values, bits: int, width: int, later: Sequence[Execution]) -> bool:
-    """Whether a later row that starts from a value ends in one that occurs: then the kernel computes both in one."""
+def _follows(values: Values, node: int, one: Execution, expected: int, later: Sequence[Execution]) -> bool:
+    """Whether what the model has soon follows from a node, or what a later row makes of that.
+
+    Stricter than what `stage` asks: for what a row that was named made, any value of the slice is no answer.
+    """
+    if values.soon(node, expected, one.width):
+        return True
+    known = np.sort(np.array(list(values.following(node, 32)), np.uint32))
+    return _healed(known, expected, one.width, later)
+
+
+def _healed(known: Words, bits: int, width: int, later: Sequence[Execution]) -> bool:
+    """Whether a later row that starts from a value ends in a known one: then the kernel computes both in one."""
     for one in later:
         for operand in one.operands:
             places = np.flatnonzero(operand == np.uint32(bits))[:EACH]
-            if len(places) and width == 32 and one.width == 32 and values.holds(one.result[places]).any():
+            if len(places) and width == 32 and one.width == 32 and _among(known, one.result[places]).any():
                 return True
     return False

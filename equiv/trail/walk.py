@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from equiv.errors import UsageError
 from equiv.trail.flow import made_of
-from equiv.trail.memory import GLOBAL, SPACES
+from equiv.trail.memory import GLOBAL, SPACES, writes
 from equiv.trail.place import bytes_of
 from equiv.trail.played import Written
-from equiv.trail.point import Point, alike, commutes, definition, result, results, split, unlike
+from equiv.trail.point import Point, alike, definition, exchanged, result, results, split, unlike
 from equiv.trail.site import Site, site
 
 if TYPE_CHECKING:
@@ -137,12 +137,13 @@ class Walk:
             return
         pairs = list(zip(made[0].registers, made[1].registers, strict=True))
         values = [
-            tuple(point.view.log.value(point.event, *side) for point, side in zip(points, pair, strict=True))
-            for pair in pairs
+            (one.view.log.value(one.event, *ours), other.view.log.value(other.event, *theirs)) for ours, theirs in pairs
         ]
-        differ = [pair for pair, (ours, theirs) in zip(pairs, values, strict=True) if ours != theirs]
-        if commutes(one) and sorted(ours for ours, _ in values) == sorted(theirs for _, theirs in values):
-            differ = []
+        same = exchanged(one, made[0].registers, values)
+        differ = [
+            pair for number, (pair, (ours, theirs)) in enumerate(zip(pairs, values, strict=True))
+            if ours != theirs and number not in same
+        ]  # fmt: skip
         for ours, theirs in differ:
             self._back(points, (ours, theirs))
         if differ:
@@ -241,6 +242,9 @@ class Walk:
             elif not self._alone(0, points[0]) and not self._alone(1, points[1]):
                 self._end("the same bytes, last written by different stores", *points)
             return
+        if self.strict and self._filled(points[0], ours) != self._filled(points[1], theirs):
+            self._push(*points)  # copies of other lengths
+            return
         sources = ours.store.source, theirs.store.source
         if sources[0] is not None and sources[1] is not None:  # copies: on to where they read
             if self.strict and sources[0].address != sources[1].address:
@@ -250,14 +254,21 @@ class Walk:
             return
         operands = ours.store.operand, theirs.store.operand
         if operands[0] is None or operands[1] is None:
-            self._push(*points)
-            return
+            if sources[0] is not None or sources[1] is not None or self._filled(points[0], ours)[0] != "copy":
+                self._push(*points)
+            return  # else both filled it with zeros: this piece of what differs does not
         both = (operands[0], ours.store.lane), (operands[1], theirs.store.lane)
         values = [point.view.log.value(point.event, *one) for point, one in zip(points, both, strict=True)]
         if self.strict and unlike(*points, spelling=True):
             self._push(*points)
         elif values[0] != values[1]:  # else this piece of what differs does not
             self._back(points, both)
+
+    @staticmethod
+    def _filled(point: Point, one: Written) -> tuple[str, int]:
+        """How a store writes, and of a copy the bytes behind the first that it copied, or filled with zeros."""
+        how = writes(point.view.log.decoded(point.event))
+        return how, one.store.byte + one.store.size if how in {"copy", "bulk"} else 0
 
     def _alone(self, number: int, point: Point) -> bool:
         """A store that left bytes in one play only: does it go elsewhere in the other, or never happen?"""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -66,14 +65,14 @@ def origin(scene: Scene, model: Model, found: Explanation, output: str | None, i
         index: of the element, or None: the first wrong one.
 
     Raises:
-        UsageError: no such output or element.
+        UsageError: no such output or element, or none that is wrong.
     """
     played = Played(scene, programs(scene), scene.case.name, {})
     expected = model.outputs(model.inputs)
     computed = [one for one in found.wrong if one not in found.placed] or list(found.wrong)
     first: Origin | None = None
     for name in [output] if output else computed:
-        at = index or _first(scene, name, expected, played.outputs)
+        at = _first(scene, name, index, expected, played.outputs)
         one = _origin(played, model, found, (name, at), int(expected[name][at]))
         first = first or one
         if one.site is not None or not one.cut:
@@ -86,7 +85,6 @@ def _origin(
     played: Played, model: Model, found: Explanation, where: tuple[str, tuple[int, ...]], expected: int
 ) -> Origin:
     name, at = where
-    check_element(name, at, played.outputs[name].shape)
     bits = int(played.outputs[name][at])
     try:
         some = Slice(played, name, at)
@@ -119,18 +117,24 @@ def _origin(
     )
 
 
-def _first(scene: Scene, output: str, expected: Mapping[str, Bits], got: Mapping[str, Bits]) -> tuple[int, ...]:
-    """The first wrong element of an output.
+def _first(
+    scene: Scene, output: str, index: tuple[int, ...] | None, expected: Mapping[str, Bits], got: Mapping[str, Bits]
+) -> tuple[int, ...]:
+    """The first wrong element of an output, or the one asked for.
 
     Raises:
-        UsageError: no such output, or none of its elements is wrong.
+        UsageError: no such output or element, or it, or all of them, are right or undefined.
     """
     if output not in expected:
         raise UsageError(f"no output {output!r}; known: {', '.join(expected)}")
-    differs = np.asarray(expected[output] != got[output])
-    undefined = scene.pair.undefined(scene.case, scene.inputs)
-    if output in undefined:
-        differs &= ~np.asarray(undefined[output], np.bool_)
+    differs = scene.differing(output, expected[output], got[output])
+    if index is not None:
+        check_element(output, index, differs.shape)
+        if expected[output][index] == got[output][index]:
+            raise UsageError(f"{output}{list(index)} is as the model has it: 0x{int(got[output][index]):x}")
+        if not differs[index]:
+            raise UsageError(f"{output}{list(index)}: the contract leaves it undefined")
+        return index
     places = np.argwhere(differs)
     if not len(places):
         raise UsageError(f"output {output!r}: every element is as the model has it")
@@ -140,9 +144,7 @@ def _first(scene: Scene, output: str, expected: Mapping[str, Bits], got: Mapping
 def _rows(found: Explanation, model: Model) -> Sequence[str]:
     """Ledger rows that the best explanation changes."""
     known = {row.id for row in model.ledger}
-    words = found.readings[0].changes if found.explained and found.readings else ()
-    said = [re.match(r"\S+", change) for change in words]
-    return [one[0] for one in said if one is not None and one[0] in known]
+    return [one for one in found.readings[0].what if one in known] if found.explained and found.readings else ()
 
 
 def _inputs(some: Slice) -> tuple[str, ...]:

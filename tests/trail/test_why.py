@@ -32,6 +32,8 @@ from equiv.trail.why import origin
 if TYPE_CHECKING:
     from seeded import Fault
 
+    from equiv.explain import Explanation
+    from equiv.mutate.scene import Scene
     from equiv.trail.why import Origin
 
 CASE_FILES = Path(__file__).parents[2] / "cases"
@@ -59,18 +61,24 @@ def changed(fault: Fault) -> tuple[str, int]:
 
 
 @cache
-def traced(name: str) -> tuple[Origin, str]:
-    """What the wrong bits of a fault's case lead to, and the words for it."""
+def found(name: str) -> tuple[Scene, Model, Explanation]:
+    """A fault's case: recorded, its model, what explains it."""
     fault = FAULTS[name]
     case = CASES[fault.case]
     assert "pr" in case.suites
     pair = faulty(PAIR, fault, "index_faults")
-    (found,) = explain(pair, case, device(f"emulated:{ARCH}"))
+    (one,) = explain(pair, case, device(f"emulated:{ARCH}"))
     scene = record(pair, case, ARCH, sound=False)
     assert pair.ledger is not None
     declared = pair.declared("candidate", toolchain(pair.candidate), ARCH, case)
-    one = origin(scene, Model(pair, case, scene.inputs, declared, pair.ledger()), found, None, None)
-    return one, rendered(scene, "candidate", one)
+    return scene, Model(pair, case, scene.inputs, declared, pair.ledger()), one
+
+
+@cache
+def traced(name: str) -> tuple[Origin, str]:
+    """What the wrong bits of a fault's case lead to, and the words for it."""
+    one = origin(*found(name), None, None)
+    return one, rendered(found(name)[0], "candidate", one)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +96,8 @@ def test_the_instruction_of_a_row_that_departs_is_from_the_changed_line(name: st
     assert one.named
     assert one.site is not None
     assert one.site.source == changed(FAULTS[name]), text
-    assert one.stage.expected != one.bits
+    made = {value.bits for value in one.site.values if value.result}
+    assert one.stage.expected not in {one.bits, *made}
     assert [site.source for site in one.path][-1] == one.site.source
 
 
@@ -105,6 +114,30 @@ def test_a_trace_says_the_store_the_values_and_the_way() -> None:
     assert f"from there to the store: convert.py:{line} -> " in text
 
 
+@pytest.mark.parametrize(
+    ("output", "index", "said"),
+    [
+        ("nosuch", None, "no output 'nosuch'; known: q_codes"),
+        ("nosuch", (0,), "no output 'nosuch'; known: q_codes"),
+        ("q_codes", (400, 0, 0), r"output 'q_codes' has shape \(\d+, 32, 128\): no element \(400, 0, 0\)"),
+        ("q_codes", (1, 2), r"output 'q_codes' has shape \(\d+, 32, 128\): no element \(1, 2\)"),
+        ("q_codes", (-1, 0, 0), r"no element \(-1, 0, 0\)"),
+        ("weights", (0, 0), r"weights\[0, 0\] is as the model has it: 0x[0-9a-f]+$"),
+        ("weights", None, "output 'weights': every element is as the model has it"),
+    ],
+)
+def test_an_output_or_element_that_is_not_there_or_not_wrong_is_refused(
+    output: str, index: tuple[int, ...] | None, said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        origin(*found("E4M3 codes cut"), output, index)
+
+
+def test_an_element_that_was_asked_for_is_traced() -> None:
+    first = traced("E4M3 codes cut")[0]
+    assert origin(*found("E4M3 codes cut"), "q_codes", first.index) == first
+
+
 @pytest.mark.parametrize("name", ["E4M3 codes cut", "scale doubled where exact"])
 def test_a_version_of_the_kernel_departs_from_the_shipped_one_at_the_changed_line(name: str) -> None:
     fault = FAULTS[name]
@@ -112,9 +145,9 @@ def test_a_version_of_the_kernel_departs_from_the_shipped_one_at_the_changed_lin
     one, other = plays(PAIR, case, "candidate", ARCH, f"index_faults:{name}")
     chosen = element(one, other, None, None)
     assert chosen is not None
-    found = departure(one, other, *chosen)
-    text = between(case, "candidate", one, other, found)
-    sources = [site.source for site in found.ends[0].sites if site is not None]
+    parted = departure(one, other, *chosen)
+    text = between(case, "candidate", one, other, parted)
+    sources = [site.source for site in parted.ends[0].sites if site is not None]
     assert sources[-1] is not None
     assert sources[-1][1] == changed(fault)[1], text
     assert Path(sources[-1][0]).name == Path(fault.module).name, text
@@ -125,11 +158,11 @@ def test_a_row_of_the_recurrence_is_followed_out_of_a_cut_slice_through_shared_m
     fault = next(fault for fault in kda_faults.FAULTS if fault.name == "eps added to the mean")
     case = next(case for case in load(CASE_FILES / "kda.toml", kda.PAIR) if case.id == fault.case)
     pair = faulty(kda.PAIR, fault, "kda_faults")
-    (found,) = explain(pair, case, device(f"emulated:{ARCH}"))
+    (explained,) = explain(pair, case, device(f"emulated:{ARCH}"))
     scene = record(pair, case, ARCH, sound=False)
     assert pair.ledger is not None
     declared = pair.declared("candidate", toolchain(pair.candidate), ARCH, case)
-    one = origin(scene, Model(pair, case, scene.inputs, declared, pair.ledger()), found, None, None)
+    one = origin(scene, Model(pair, case, scene.inputs, declared, pair.ledger()), explained, None, None)
     scene.close()
     assert one.cut
     assert one.missing == ()
