@@ -207,9 +207,14 @@ class Memory:
         size = TYPE_BITS[known["type"]] // 8 * max(len(_stored(operands)), 1)
         return start, space, np.full_like(start, size), active
 
-    def pieces(self, where: Bytes, before: int) -> list[tuple[int, int, Store | None]]:
-        """Who last wrote each byte ahead of an event: (first byte, bytes, store), together all of `where`, in order."""
-        whole = self._last(where, where.address, where.size, before)
+    def pieces(
+        self, where: Bytes, before: int, apart: npt.NDArray[np.integer] | None = None
+    ) -> list[tuple[int, int, Store | None]]:
+        """Who last wrote each byte ahead of an event: (first byte, bytes, store), together all of `where`, in order.
+
+        `apart`: CTAs whose writes do not count.
+        """
+        whole = self._last(where, where.address, where.size, before, apart)
         if whole is None:
             return [(0, where.size, None)]
         one = self._at(whole, where.address)
@@ -217,7 +222,7 @@ class Memory:
             return [(0, where.size, one)]
         found: list[tuple[int, int, Store | None]] = []
         for at in range(where.size):
-            last = self._last(where, where.address + at, 1, before)
+            last = self._last(where, where.address + at, 1, before, apart)
             one = None if last is None else self._at(last, where.address + at)
             start, count, earlier = found[-1] if found else (0, 0, None)
             follows = (
@@ -229,10 +234,17 @@ class Memory:
                 found.append((at, 1, one))
         return found
 
-    def _last(self, where: Bytes, address: int, size: int, before: int) -> tuple[_Writes, int] | None:
+    def _last(
+        self, where: Bytes, address: int, size: int, before: int, apart: npt.NDArray[np.integer] | None
+    ) -> tuple[_Writes, int] | None:
         """The last write that overlaps `size` bytes at an address of the space of `where`."""
         mine: Mine | None = None
-        if where.owner is not None:
+        if apart is not None:
+
+            def mine(events: Events, _: Events) -> npt.NDArray[np.bool_]:
+                return ~np.isin(self.log.column("cta")[events], apart)
+
+        elif where.owner is not None:
             owner = where.owner
 
             def mine(events: Events, lanes: Events) -> npt.NDArray[np.bool_]:
@@ -255,15 +267,6 @@ class Memory:
         one, at = found
         byte = address - int(one.start[at])
         return None if byte < 0 else self._store(int(one.event[at]), int(one.lane[at]), byte, int(one.size[at]))
-
-    def others(self, where: Bytes, ctas: npt.NDArray[np.integer]) -> bool:
-        """Whether CTAs other than these ever wrote some of the bytes."""
-
-        def mine(events: Events, _: Events) -> npt.NDArray[np.bool_]:
-            return ~np.isin(self.log.column("cta")[events], ctas)
-
-        known = [one for (space, _), one in self._writes.items() if space == where.space]
-        return any(one.last(where.address, where.size, len(self.log), mine) for one in known)
 
     def touched(self, space: int) -> npt.NDArray[np.uint64]:
         """Spans of a space that were written, (address, bytes), `[n, 2]`, ascending."""

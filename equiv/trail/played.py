@@ -155,13 +155,15 @@ class Played:
         if before is not None:
             # of another cluster of the same launch; see `contended`
             other = self.stores[before[0].launch]
-            pending = self._search(other, len(other.log), address, [*pending, *host], found)
+            own = np.unique(before[0].log.column("cta"))
+            pending = self._search(other, len(other.log), address, [*pending, *host], found, apart=own)
             host = []
         return [*found, *pending, *host]
 
     def contended(self, where: Bytes, view: View) -> bool:
         """Whether other clusters of the launch store to some bytes that one reads: which were first is not known."""
-        return self.stores[view.launch].memory.others(where, np.unique(view.log.column("cta")))
+        other, own = self.stores[view.launch], np.unique(view.log.column("cta"))
+        return any(store for *_, store in other.memory.pieces(where, len(other.log), own))
 
     def _search(
         self,
@@ -170,10 +172,12 @@ class Played:
         address: int,
         pending: list[tuple[int, int]],
         found: list[Written | tuple[int, int]],
+        *,
+        apart: npt.NDArray[np.integer] | None = None,
     ) -> list[tuple[int, int]]:
         left = []
         for first, size in pending:
-            for at, count, store in view.memory.pieces(Bytes(GLOBAL, address + first, size), event):
+            for at, count, store in view.memory.pieces(Bytes(GLOBAL, address + first, size), event, apart):
                 if store is None:
                     left.append((first + at, count))
                 else:

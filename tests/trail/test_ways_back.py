@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from mutant_pair import PAIR, case
 
@@ -14,9 +17,12 @@ from equiv.trail.between import departure, element
 from equiv.trail.command import plays, programs
 from equiv.trail.played import Played
 from equiv.trail.slice import Slice
+from equiv.trail.stage import Execution, located
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from equiv.trail.site import Site
 
 MADE = "mad.lo.u32 %r10, %r1, 3, 5;"
 KERNEL = """.version 8.8
@@ -54,6 +60,8 @@ WAYS = {
         ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r11}, [%r4];""",
     "global memory and a copy": """st.global.b32 [%rd3], %r10;
         cp.async.ca.shared.global [%r4], [%rd3], 4; cp.async.wait_all; ld.shared.b32 %r11, [%r4];""",
+    "a copy of some bytes": """st.global.b32 [%rd3], %r10; mov.b32 %r20, 2;
+        cp.async.ca.shared.global [%r4], [%rd3], 4, %r20; cp.async.wait_all; ld.shared.b32 %r11, [%r4];""",
     "a loop": """mov.b32 %r20, 0; mov.b32 %r11, 0;
         AGAIN: add.s32 %r11, %r11, %r10; add.s32 %r20, %r20, 1; setp.lt.u32 %p1, %r20, 3; @%p1 bra AGAIN;""",
     "a predicate": "setp.gt.u32 %p1, %r10, 40; selp.b32 %r11, 7, 9, %p1;",
@@ -71,6 +79,8 @@ FROM = {
 }
 """Lanes whose values element 9 was made of, where it was not lane 9 alone."""
 TEXT = ""
+LAUNCHES: list[tuple[str, tuple[int, int]]] = []
+"""If there are several: texts, CTAs and threads; for "" the host writes a byte, so that element 9 becomes 5."""
 
 
 def candidate(_: object, tensors: dict[str, Any]) -> None:
@@ -78,9 +88,22 @@ def candidate(_: object, tensors: dict[str, Any]) -> None:
     from equiv.emulator.launch import Launch
     from equiv.emulator.store import Image, shared_store
 
-    image = shared_store().put(Image(b"way back" + TEXT.encode(), TEXT, "sm_100a", {}))
     params = struct.pack("<Q", tensors["t"].data_ptr())
-    EmulatedDevice.current[-1].run(Launch(image, "way", (1, 1, 1), (64, 1, 1), (1, 1, 1), 0, {}, params))
+    for text, (ctas, threads) in LAUNCHES or [(TEXT, (1, 64))]:
+        if not text:
+            ctypes.memset(tensors["t"].data_ptr() + 4 * 9, 5, 1)
+            continue
+        image = shared_store().put(Image(b"way back" + text.encode(), text, "sm_100a", {}))
+        launch = Launch(image, "way", (ctas, 1, 1), (threads, 1, 1), (1, 1, 1), 0, {}, params)
+        EmulatedDevice.current[-1].run(launch)
+
+
+def other(case: object, tensors: dict[str, Any]) -> None:
+    """Another version: factors in another order, and something else added to their product."""
+    text = TEXT.replace("%r10, %r1, %r2", "%r1, %r10, %r2").replace("shl.b32 %r2, %r1, 4", "shl.b32 %r2, %r1, 5")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"{__name__}.TEXT", text)
+        candidate(case, tensors)
 
 
 WAY_PAIR = replace(PAIR, candidate=replace(PAIR.candidate, entry=f"{__name__}:candidate"))
@@ -127,3 +150,122 @@ def test_a_slice_holds_it_and_ends_at_what_no_instruction_made(way: str, monkeyp
     assert some.path(made[0])[-1] == made[0]
     assert all(node.bits == 3 * (32 * node.view.log.thread(node.event)[1] + node.lane) + 5
                for node in (some.nodes[number] for number in made))  # fmt: skip
+
+
+def sliced(index: int) -> Slice:
+    """What an element of the kernel as it is now was made of."""
+    scene = record(WAY_PAIR, case(), "sm_100a")
+    return Slice(Played(scene, programs(scene), "plain", {}), "t", (index,))
+
+
+def sites(some: Slice) -> list[Site]:
+    return [some.site(number) for number in range(len(some.nodes))]
+
+
+@pytest.mark.parametrize("count", ["mov.b32 %r20, 0;", "mov.b32 %r20, 2;", "setp.ne.u32 %p1, %r2, 1;"])
+def test_bytes_that_a_copy_fills_with_zeros_are_copied_from_nowhere(
+    count: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = "%p1" if "%p1" in count else "%r20"
+    body = f"""st.global.b32 [%rd3], %r10; {count} cp.async.ca.shared.global [%r4], [%rd3], 4, {last};
+        cp.async.wait_all; ld.shared.u16 %r11, [%r4+2];"""
+    monkeypatch.setattr(f"{__name__}.TEXT", kernel(body))
+    some = sliced(9)
+    assert [site.text.split()[0] for site in sites(some)] == [
+        "st.global.b32",
+        "ld.shared.u16",
+        "cp.async.ca.shared.global",
+    ]
+    assert not some.nodes[-1].made
+    assert len(some.read()) == 0
+    reads = some.nodes[-1].view.memory.read(0)
+    assert sorted({int(size) for _, size in reads}) == ([2] if count == "mov.b32 %r20, 2;" else [])
+
+
+@pytest.mark.parametrize(("old", "new"), [("%r20, 0;", "%r20, 4;"), ("%r20, 2;", "%r20, 3;"), ("%r20, 4;", "%r20, 0;")])
+def test_a_copy_of_fewer_bytes_departs_where_their_number_does(
+    old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = f"""shl.b32 %r10, %r10, 16; or.b32 %r10, %r10, 1; st.global.b32 [%rd3], %r10; mov.b32 {old}
+        cp.async.ca.shared.global [%r4], [%rd3], 4, %r20; cp.async.wait_all; ld.shared.b32 %r11, [%r4];"""
+    monkeypatch.setattr(f"{__name__}.TEXT", kernel(body))
+    path = tmp_path / "changed.ptx"
+    path.write_text(kernel(body.replace(f"mov.b32 {old}", f"mov.b32 {new}")))
+    found = departure(*plays(WAY_PAIR, case(), "candidate", "sm_100a", str(path)), "t", (9,))
+    assert {site.text for end in found.ends for site in end.sites if site} == {f"mov.b32 {old}", f"mov.b32 {new}"}
+
+
+def test_what_a_copy_fills_with_zeros_in_both_plays_does_not_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = WAYS["a copy of some bytes"]
+    monkeypatch.setattr(f"{__name__}.TEXT", kernel(body))
+    path = tmp_path / "changed.ptx"
+    path.write_text(kernel(body).replace(MADE, MADE.replace("3, 5", "3, 97")))
+    found = departure(*plays(WAY_PAIR, case(), "candidate", "sm_100a", str(path)), "t", (9,))
+    assert [end.why for end in found.ends] == ["another instruction"]
+
+
+AGAIN = kernel("ld.global.b32 %r11, [%rd3];")
+
+
+def test_what_the_host_wrote_between_launches_was_made_by_no_instruction(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = kernel("mov.b32 %r11, %r10;")
+    monkeypatch.setattr(f"{__name__}.LAUNCHES", [(first, (1, 64)), ("", (0, 0)), (AGAIN, (1, 64))])
+    some = sliced(9)
+    assert int(some.played.outputs["t"][9]) == 5
+    assert [site.text for site in sites(some)] == ["st.global.b32 [%rd3], %r11;", "ld.global.b32 %r11, [%rd3];"]
+    assert [size for _, size in some.read().tolist()] == [4]  # the whole element, though three of its bytes stayed
+    beside = sliced(10)
+    assert MADE in {site.text for site in sites(beside)}
+    assert len(beside.read()) == 0
+
+
+def test_what_no_host_wrote_is_followed_over_a_launch_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = kernel("mov.b32 %r11, %r10;")
+    monkeypatch.setattr(f"{__name__}.LAUNCHES", [(first, (1, 64)), ("", (0, 0)), (first, (1, 64)), (AGAIN, (1, 64))])
+    made = [site for site in sites(sliced(9)) if site.text == MADE]
+    assert [site.launch for site in made] == [1]  # the host wrote before it
+
+
+def test_what_other_ctas_of_the_launch_store_is_said_to_be_of_unknown_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = kernel("""mov.u32 %r20, %ctaid.x; setp.eq.u32 %p1, %r20, 0; mov.b32 %r11, %r10;
+        @!%p1 ld.global.b32 %r11, [%rd3]; @!%p1 add.s64 %rd3, %rd3, 128;""")
+    text = text.replace(".reqntid 64", ".reqntid 32")
+    monkeypatch.setattr(f"{__name__}.LAUNCHES", [(text, (2, 32))])
+    said = "when other CTAs of the launch store what is read"
+    ours, theirs = sliced(9), sliced(41)
+    assert {node.unseen for node in ours.nodes} == {""}
+    loads = {site.text: node.unseen for site, node in zip(sites(theirs), theirs.nodes, strict=True)}
+    assert loads["@!%p1 ld.global.b32 %r11, [%rd3];"] == said
+    assert [site.cta for site in sites(theirs) if site.text == MADE] == [(0, 0, 0)]
+
+
+def test_a_row_departs_only_where_its_value_does_not_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.TEXT", kernel("add.u32 %r12, %r10, 3200000; add.u32 %r11, %r12, 7;"))
+    some, ledger = sliced(9), {"r": SimpleNamespace(value="the sum")}
+
+    def row(operand: int, result: int, name: str = "r", width: int = 32) -> Execution:
+        return Execution(name, (np.array([operand], np.uint32),), np.array([result], np.uint32), width)
+
+    held = 3200000 + 32
+    assert located(some, [row(held, held + 7)], ledger, "r") is None  # type: ignore[arg-type]
+    found = located(some, [row(held, held + 7), row(held, held + 8)], ledger, "r")  # type: ignore[arg-type]
+    assert found is not None
+    assert (found.expected, some.site(found.node).text) == (held + 8, "add.u32 %r11, %r12, 7;")
+    number = located(some, [row(held, held + 7, width=0)], ledger, "r")  # type: ignore[arg-type]
+    assert number is not None  # of a number no bits are known that could follow
+
+    # a later row that makes of it what follows was computed in one with it; what is held elsewhere says nothing
+    fused = [row(held, 99), row(99, held + 7, "later")]
+    assert located(some, fused, ledger, "r") is None  # type: ignore[arg-type]
+    chance = [row(held, 99), row(99, 32, "later")]
+    assert located(some, chance, ledger, "r") is not None  # type: ignore[arg-type]
+
+
+def test_factors_in_another_order_are_no_departure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.TEXT", kernel("mad.lo.u32 %r11, %r10, %r1, %r2;"))
+    found = departure(*plays(WAY_PAIR, case(), "candidate", "sm_100a", f"{__name__}:other"), "t", (9,))
+    assert {site.text for end in found.ends for site in end.sites if site} == {
+        "shl.b32 %r2, %r1, 4;", "shl.b32 %r2, %r1, 5;",
+    }  # fmt: skip
