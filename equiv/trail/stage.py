@@ -189,17 +189,23 @@ class Values:
 
     def holds(self, bits: Words) -> npt.NDArray[np.bool_]:
         """Which patterns occur."""
-        return _among(self.known, bits)
+        if not len(self.known):
+            return np.zeros(bits.shape, np.bool_)
+        at = np.minimum(np.searchsorted(self.known, bits), len(self.known) - 1)
+        return np.asarray(self.known[at] == bits)
 
     def reader(self, operands: Sequence[int]) -> int | None:
         """A node made of all of these values; None: there is none."""
         wanted = set(operands)
         for number in self.nodes.get(operands[0], ())[:64]:
             for user in self._users(number):
-                read = {bits for one in self._sources(user) for bits in self._bits(one)}
-                if wanted <= read:
+                if wanted <= self.read(user):
                     return user
         return None
+
+    def read(self, number: int) -> set[int]:
+        """Patterns that a node was made of."""
+        return {bits for one in self._sources(number) for bits in self._bits(one)}
 
     def _bits(self, number: int) -> set[int]:
         node = self.slice.nodes[number]
@@ -237,25 +243,19 @@ class Values:
         """Whether a pattern of that many bits is among what follows from a node."""
         return bits in self.following(number, width)
 
-    def following(self, number: int, width: int) -> set[int]:
-        """Patterns of that many bits that a node, and what follows from it, holds."""
-        pending, seen, found = deque([number]), {number}, set[int]()
+    def following(self, number: int, width: int) -> dict[int, list[int]]:
+        """Patterns of that many bits, and which nodes hold them, of a node and those that soon follow from it."""
+        pending, seen, found = deque([number]), {number}, dict[int, list[int]]()
         while pending:
-            node = self.slice.nodes[pending.popleft()]
-            found.update(pieces(node.bits, node.width, width) if width < 32 else parts(node.bits, node.width))
+            one = pending.popleft()
+            node = self.slice.nodes[one]
+            for bits in pieces(node.bits, node.width, width) if width < 32 else parts(node.bits, node.width):
+                found.setdefault(bits, []).append(one)
             for user in node.used:
                 if user not in seen and len(seen) < SOON:
                     seen.add(user)
                     pending.append(user)
         return found
-
-
-def _among(known: Words, bits: Words) -> npt.NDArray[np.bool_]:
-    """Which patterns are known ones (ascending)."""
-    if not len(known):
-        return np.zeros(bits.shape, np.bool_)
-    at = np.minimum(np.searchsorted(known, bits), len(known) - 1)
-    return np.asarray(known[at] == bits)
 
 
 def parts(bits: int, width: int) -> tuple[int, ...]:
@@ -282,9 +282,7 @@ def stage(some: Slice, kept: Sequence[Execution], ledger: Ledger) -> Stage | Non
             if node is None:
                 continue
             expected = int(one.result[at])
-            if not (
-                values.soon(node, expected, one.width) or _healed(values.known, expected, one.width, kept[number + 1 :])
-            ):
+            if not (values.soon(node, expected, one.width) or _healed(values, expected, one.width, kept[number + 1 :])):
                 return Stage(one.row, ledger[one.row].value, expected, operands, node)
     return None
 
@@ -315,21 +313,29 @@ def _present(values: Values, one: Execution, *, copies: bool = False) -> Iterabl
 
 
 def _follows(values: Values, node: int, one: Execution, expected: int, later: Sequence[Execution]) -> bool:
-    """Whether what the model has soon follows from a node, or what a later row makes of that.
+    """Whether what the model has soon follows from a node, or what a later row makes of that and of what is read there.
 
-    Stricter than what `stage` asks: for what a row that was named made, any value of the slice is no answer.
+    Stricter than what `stage` asks: that a later row's result occurs says nothing of an instruction of a row that was
+    named, least of all beside scales, where values often are each other's doubles.
     """
     if values.soon(node, expected, one.width):
         return True
-    known = np.sort(np.array(list(values.following(node, 32)), np.uint32))
-    return _healed(known, expected, one.width, later)
+    held = values.following(node, 32)
+    for other in later if one.width == 32 else ():
+        for number, operand in enumerate(other.operands if other.width == 32 else ()):
+            rest = other.operands[:number] + other.operands[number + 1 :]
+            for at in np.flatnonzero(operand == np.uint32(expected))[:EACH].tolist():
+                beside = {int(another[at]) for another in rest}
+                if any(beside <= values.read(user) for user in held.get(int(other.result[at]), ())):
+                    return True
+    return False
 
 
-def _healed(known: Words, bits: int, width: int, later: Sequence[Execution]) -> bool:
-    """Whether a later row that starts from a value ends in a known one: then the kernel computes both in one."""
+def _healed(values: Values, bits: int, width: int, later: Sequence[Execution]) -> bool:
+    """Whether a later row that starts from a value ends in one that occurs: then the kernel computes both in one."""
     for one in later:
         for operand in one.operands:
             places = np.flatnonzero(operand == np.uint32(bits))[:EACH]
-            if len(places) and width == 32 and one.width == 32 and _among(known, one.result[places]).any():
+            if len(places) and width == 32 and one.width == 32 and values.holds(one.result[places]).any():
                 return True
     return False

@@ -256,11 +256,21 @@ def test_a_row_departs_only_where_its_value_does_not_follow(monkeypatch: pytest.
     number = located(some, [row(held, held + 7, width=0)], ledger, "r")  # type: ignore[arg-type]
     assert number is not None  # of a number no bits are known that could follow
 
-    # a later row that makes of it what follows was computed in one with it; what is held elsewhere says nothing
-    fused = [row(held, 99), row(99, held + 7, "later")]
-    assert located(some, fused, ledger, "r") is None  # type: ignore[arg-type]
-    chance = [row(held, 99), row(99, 32, "later")]
-    assert located(some, chance, ledger, "r") is not None  # type: ignore[arg-type]
+
+def test_rows_that_a_kernel_computes_in_one_do_not_depart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.TEXT", kernel("mad.lo.u32 %r12, %r10, 100000, %r1; add.u32 %r11, %r12, 7;"))
+    some, ledger = sliced(9), {"r": SimpleNamespace(value="the product")}
+
+    def fused(product: int, addend: int, total: int) -> bool:
+        rows = [((32,), product, "r"), ((product, addend), total, "later")]
+        kept = [Execution(name, tuple(np.array([one], np.uint32) for one in operands), np.array([made], np.uint32), 32)
+                for operands, made, name in rows]  # fmt: skip
+        return located(some, kept, ledger, "r") is None  # type: ignore[arg-type]
+
+    assert fused(3200000, 9, 3200009)
+    assert not fused(3200000, 10, 3200009)  # that value is there, but made of something else
+    assert not fused(3200000, 9, 32)  # that one is made of the addend, but ahead of the product
+    assert not fused(3200001, 9, 3200010)
 
 
 def test_factors_in_another_order_are_no_departure(monkeypatch: pytest.MonkeyPatch) -> None:
