@@ -59,6 +59,8 @@ def test_a_helper_used_by_two_rows_is_found_as_two_changes_and_what_the_case_can
     both = (f"dsa.R14 (q: FP8 code) {cut}", f"dsa.K3d (key: FP8 code) {cut}")
     assert both in [reading.changes for reading in one.readings]
     assert all(len(reading.changes) == 2 for reading in one.readings)
+    assert all(reading.what == tuple(words.split()[0] for words in reading.changes) for reading in one.readings)
+    assert ("dsa.R14", "dsa.K3d") in [reading.what for reading in one.readings]
     assert "this case cannot tell these apart" in text(one, "fp8-b17-ties")
 
 
@@ -81,6 +83,7 @@ def test_another_order_is_named_where_it_is_declared_wrongly() -> None:
     assert one.explained
     right = "the terms of key.squares were added in another order: as the candidate on sm_100a declares"
     assert (right,) in [reading.changes for reading in one.readings]
+    assert {reading.what for reading in one.readings} == {("order key.squares",)}
 
 
 def test_an_input_that_was_misread_is_named_in_the_words_of_the_pair() -> None:
@@ -96,6 +99,7 @@ def test_an_input_that_was_misread_is_named_in_the_words_of_the_pair() -> None:
     candidate = replace(PAIR.candidate, entry="equiv_fake:without_bias")
     one = found(replace(PAIR, candidate=candidate, misreadings=misreadings), "fp8-b17-random")
     assert [reading.changes for reading in one.readings] == [("the LayerNorm's bias were not added",)]
+    assert [reading.what for reading in one.readings] == [("inputs",)]
 
 
 def test_what_nothing_explains_is_said_with_the_best_that_was_found() -> None:

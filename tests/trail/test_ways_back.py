@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import struct
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import torch
 from mutant_pair import PAIR, case
 
 from equiv.mutate.scene import record
@@ -79,23 +79,28 @@ FROM = {
 }
 """Lanes whose values element 9 was made of, where it was not lane 9 alone."""
 TEXT = ""
-LAUNCHES: list[tuple[str, tuple[int, int]]] = []
-"""If there are several: texts, CTAs and threads; for "" the host writes a byte, so that element 9 becomes 5."""
 
 
-def candidate(_: object, tensors: dict[str, Any]) -> None:
+def launch(text: str, *tensors: Any, ctas: int = 1, threads: int = 64) -> None:
+    """Runs a kernel called `way` on the active device."""
     from equiv.emulator.device import EmulatedDevice
     from equiv.emulator.launch import Launch
     from equiv.emulator.store import Image, shared_store
 
-    params = struct.pack("<Q", tensors["t"].data_ptr())
-    for text, (ctas, threads) in LAUNCHES or [(TEXT, (1, 64))]:
-        if not text:
-            ctypes.memset(tensors["t"].data_ptr() + 4 * 9, 5, 1)
-            continue
-        image = shared_store().put(Image(b"way back" + text.encode(), text, "sm_100a", {}))
-        launch = Launch(image, "way", (ctas, 1, 1), (threads, 1, 1), (1, 1, 1), 0, {}, params)
-        EmulatedDevice.current[-1].run(launch)
+    image = shared_store().put(Image(b"way back" + text.encode(), text, "sm_100a", {}))
+    params = struct.pack(f"<{len(tensors)}Q", *(tensor.data_ptr() for tensor in tensors))
+    given = tuple((f"tensor{number}", tensor) for number, tensor in enumerate(tensors))
+    shape = (ctas, 1, 1), (threads, 1, 1), (1, 1, 1)
+    EmulatedDevice.current[-1].run(Launch(image, "way", *shape, 0, {}, params, given))
+
+
+def host(t: Any) -> None:
+    """What the candidate does with its tensor."""
+    launch(TEXT, t)
+
+
+def candidate(_: object, tensors: dict[str, Any]) -> None:
+    host(tensors["t"])
 
 
 def other(case: object, tensors: dict[str, Any]) -> None:
@@ -206,12 +211,17 @@ def test_what_a_copy_fills_with_zeros_in_both_plays_does_not_differ(
     assert [end.why for end in found.ends] == ["another instruction"]
 
 
+FIRST = kernel("mov.b32 %r11, %r10;")
 AGAIN = kernel("ld.global.b32 %r11, [%rd3];")
 
 
 def test_what_the_host_wrote_between_launches_was_made_by_no_instruction(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = kernel("mov.b32 %r11, %r10;")
-    monkeypatch.setattr(f"{__name__}.LAUNCHES", [(first, (1, 64)), ("", (0, 0)), (AGAIN, (1, 64))])
+    def writing(t: Any) -> None:
+        launch(FIRST, t)
+        t[9] = 5
+        launch(AGAIN, t)
+
+    monkeypatch.setattr(f"{__name__}.host", writing)
     some = sliced(9)
     assert int(some.played.outputs["t"][9]) == 5
     assert [site.text for site in sites(some)] == ["st.global.b32 [%rd3], %r11;", "ld.global.b32 %r11, [%rd3];"]
@@ -221,23 +231,44 @@ def test_what_the_host_wrote_between_launches_was_made_by_no_instruction(monkeyp
     assert len(beside.read()) == 0
 
 
-def test_what_no_host_wrote_is_followed_over_a_launch_between(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = kernel("mov.b32 %r11, %r10;")
-    monkeypatch.setattr(f"{__name__}.LAUNCHES", [(first, (1, 64)), ("", (0, 0)), (first, (1, 64)), (AGAIN, (1, 64))])
-    made = [site for site in sites(sliced(9)) if site.text == MADE]
-    assert [site.launch for site in made] == [1]  # the host wrote before it
+def test_what_a_launch_stored_after_the_host_wrote_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def writing(t: Any) -> None:
+        launch(FIRST, t)
+        t[9] = 5
+        launch(FIRST, t)
+        launch(AGAIN, t)
+
+    monkeypatch.setattr(f"{__name__}.host", writing)
+    assert [site.launch for site in sites(sliced(9)) if site.text == MADE] == [1]
+
+
+@pytest.mark.parametrize(("added", "launches"), [(0, [0]), (1, [])])
+def test_what_a_launch_left_in_memory_that_the_next_was_not_given_is_followed_if_the_host_left_it(
+    added: int, launches: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = kernel("ld.param.b64 %rd6, [w]; add.s64 %rd7, %rd6, %rd2; ld.global.b32 %r11, [%rd7];")
+    text = text.replace("way(.param .u64 t)", "way(.param .u64 t, .param .u64 w)")
+
+    def keeping(t: Any) -> None:
+        own = torch.zeros(64, dtype=torch.int32)
+        launch(FIRST, own)
+        launch(FIRST, t)
+        own[9] += added
+        launch(text, t, own)
+
+    monkeypatch.setattr(f"{__name__}.host", keeping)
+    assert [site.launch for site in sites(sliced(9)) if site.text == MADE] == launches
 
 
 def test_what_other_ctas_of_the_launch_store_is_said_to_be_of_unknown_order(monkeypatch: pytest.MonkeyPatch) -> None:
     text = kernel("""mov.u32 %r20, %ctaid.x; setp.eq.u32 %p1, %r20, 0; mov.b32 %r11, %r10;
         @!%p1 ld.global.b32 %r11, [%rd3]; @!%p1 add.s64 %rd3, %rd3, 128;""")
     text = text.replace(".reqntid 64", ".reqntid 32")
-    monkeypatch.setattr(f"{__name__}.LAUNCHES", [(text, (2, 32))])
-    said = "when other CTAs of the launch store what is read"
+    monkeypatch.setattr(f"{__name__}.host", lambda t: launch(text, t, ctas=2, threads=32))
     ours, theirs = sliced(9), sliced(41)
     assert {node.unseen for node in ours.nodes} == {""}
     loads = {site.text: node.unseen for site, node in zip(sites(theirs), theirs.nodes, strict=True)}
-    assert loads["@!%p1 ld.global.b32 %r11, [%rd3];"] == said
+    assert loads["@!%p1 ld.global.b32 %r11, [%rd3];"] == "when other CTAs of the launch store what is read"
     assert [site.cta for site in sites(theirs) if site.text == MADE] == [(0, 0, 0)]
 
 
