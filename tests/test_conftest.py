@@ -19,7 +19,9 @@ ROOT_CONFTEST = Path(__file__).parent.parent / "conftest.py"
 def visible(monkeypatch: pytest.MonkeyPatch, devices: str | None, worker: str | None) -> str | None:
     """What CUDA_VISIBLE_DEVICES is once the root conftest was loaded."""
     for name, value in (("CUDA_VISIBLE_DEVICES", devices), ("PYTEST_XDIST_WORKER", worker)):
-        monkeypatch.setenv(name, value) if value is not None else monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv(name, value or "")  # known to monkeypatch, so that what is written is taken back, too
+        if value is None:
+            monkeypatch.delenv(name)
     spec = importlib.util.spec_from_file_location("root_conftest", ROOT_CONFTEST)
     assert spec is not None
     assert spec.loader is not None
@@ -71,7 +73,8 @@ def test_a_bad_list_is_refused_with_the_entry_that_is_wrong(monkeypatch: pytest.
 
 
 def test_the_plugin_pins_xdist_workers_also_where_the_caller_lists_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # known to monkeypatch, as above
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw3")
     monkeypatch.setattr("equiv.gpus.count", lambda _environment: 2)
     configured("cuda")

@@ -73,6 +73,7 @@ def test_importing_the_module_loads_neither_torch_nor_a_compiler() -> None:
 
 
 def test_a_gpu_that_is_not_there_is_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UnsupportedError) as caught:
         equiv.device.device("cuda:0")
