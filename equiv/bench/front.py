@@ -22,7 +22,7 @@ PITCH: Final = 2304
 
 
 def figures() -> Iterator[Measure]:
-    """The figures of `equiv bench dsa_front`: microseconds of both, and their ratio.
+    """The figures of `equiv bench dsa_front`: microseconds of both, their ratio and GB/s.
 
     Raises:
         UnsupportedError: there is no GPU.

@@ -40,6 +40,9 @@ def require_gpu() -> Any:  # noqa: ANN401  the torch module
 def replayed(call: Callable[[], None], replays: int = REPLAYS) -> float:
     """Seconds of one `call`, which launches kernels on the current stream: the fastest replay of a graph of them.
 
+    The graph repeats the call back to back: what a launch may do before its predecessor ends, as the fused kernels load
+    weights, overlaps that one and is not in the figure.
+
     Raises:
         UnsupportedError: there is no GPU.
     """

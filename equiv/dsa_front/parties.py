@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from equiv.dsa_front.tensors import axis, rows
 from equiv.dsa_index.tensors import is_fp4, is_mx
+from equiv.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,12 +32,20 @@ def candidate(case: Case, tensors: Mapping[str, Any]) -> None:
 
 
 def form(party: str, case: Case, arch: str) -> str:
-    """What serves a case: the candidate's `split1`, `split2` or `split4`; the oracle has one form, ""."""
+    """What serves a case: the candidate's `split1`, `split2` or `split4`; the oracle has one form, "".
+
+    Raises:
+        UsageError: the candidate has no tiling for the architecture.
+    """
+    if party != "candidate":
+        return ""
     from equiv.cute.dsa.hopper_plan import hopper_tiling
     from equiv.cute.dsa.tiling import front_tiling
 
-    tiling = hopper_tiling if arch == "sm_90a" else front_tiling
-    return f"split{tiling(int(axis(case, 'batch'))).split}" if party == "candidate" else ""
+    tilings = {"sm_90a": hopper_tiling, "sm_100a": front_tiling}
+    if arch not in tilings:
+        raise UsageError(f"the front has no tiling for {arch}, only for {', '.join(tilings)}")
+    return f"split{tilings[arch](int(axis(case, 'batch'))).split}"
 
 
 def _tensors(tensors: Mapping[str, Any]) -> dict[str, Any]:

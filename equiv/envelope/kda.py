@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from equiv.envelope.kda_bounds import CHUNK, GUARD, Bound, Found, Near, Sums, Token, folded, step
+from equiv.envelope.kda_bounds import CHUNK, GUARD, LEAST, Bound, Found, Near, Sums, Token, folded, step
 from equiv.envelope.kda_operands import Operands, Ways, mapped, mixed, operands
 from equiv.geometry.kda import DIM
 from equiv.rounding import arithmetic as fp
@@ -40,7 +40,6 @@ Mask = npt.NDArray[np.bool_]
 F64 = npt.NDArray[np.float64]
 F32 = npt.NDArray[np.float32]
 
-LEAST: Final = 2.0**-149
 SHARES: Final = 16
 """The share of y's envelope that was used is found in steps of one sixteenth, rounded up."""
 

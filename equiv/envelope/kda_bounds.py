@@ -30,7 +30,8 @@ U32 = npt.NDArray[np.uint32]
 F64 = npt.NDArray[np.float64]
 
 GUARD: Final = 1 + 2.0**-18
-_TINY: Final = 2.0**-149
+LEAST: Final = 2.0**-149
+"""The least float32 above 0."""
 CHUNK: Final = 8
 """Items that are bounded at a time: a few arrays of 1 MiB."""
 
@@ -96,7 +97,7 @@ class Found(NamedTuple):
 
 def rounding(off: F64, size: F64) -> F64:
     """What rounding both of two numbers `off` apart, of magnitude `size` at most, may add: an ulp, or nothing."""
-    return np.where(off > 0, 2 * UNIT * (size + off) + _TINY, 0.0)
+    return np.where(off > 0, 2 * UNIT * (size + off) + LEAST, 0.0)
 
 
 def _norm(x: F64) -> F64:
@@ -181,5 +182,5 @@ def folded(state: F64, tokens: Sequence[Sequence[Near]], *, differ: bool, roundi
         off = decay.most[:, None] * off + decay.off[:, None] * size
         off += np.abs(k.at)[:, None, :] * u.off[:, :, None] + k.off[:, None, :] * u.most[:, :, None]
         size = decay.most[:, None] * size + k.most[:, None, :] * u.most[:, :, None]
-    wide = 2 * roundings * size + (2 * len(tokens) + 1) * _TINY * factor
+    wide = 2 * roundings * size + (2 * len(tokens) + 1) * LEAST * factor
     return np.asarray((off + (wide if differ else np.where(off > 0, wide, 0.0))) * GUARD)

@@ -72,7 +72,8 @@ _ROWS: Final = (
         value="convolution: acc = x_i w_i + acc, taps ascending",
         steps=steps.FMA,
         off="mul_add",
-        why="a fixed chain from the bias or +0; a BF16 weight would round the product to BF16",
+        why="a fixed chain from the bias or +0; a BF16 weight would round the product to BF16; the oracle's taps are "
+        "spelt as fma: with a bias and T > 1 the sm_100a compiler rounds the products of some tokens' taps in stock",
         **_CONV,
     ),
     replace(

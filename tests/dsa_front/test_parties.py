@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from front_cases import FP4, case
 
 from equiv.device import device
 from equiv.dsa_front import PAIR, parties
+from equiv.errors import UsageError
 from equiv.runner import run_party
 
 if TYPE_CHECKING:
@@ -45,6 +47,12 @@ def test_the_candidates_form_is_its_number_of_slices(arch: str, batch: int, spli
     assert PAIR.form("candidate", case(batch=batch), arch) == f"split{split}"
     assert PAIR.form("oracle", case(batch=batch), arch) == ""
     assert f"split{split}" in PAIR.forms["candidate"]
+
+
+def test_an_architecture_without_a_tiling_is_refused_by_name() -> None:
+    assert PAIR.form is not None
+    with pytest.raises(UsageError, match=re.escape("the front has no tiling for sm_120a, only for sm_90a, sm_100a")):
+        PAIR.form("candidate", case(), "sm_120a")
 
 
 def test_the_oracle_runs_without_a_case_and_with_its_defaults() -> None:

@@ -40,7 +40,7 @@ CHAIN = Order.of(128, chain(leaves(range(128))))
 
 
 def declared(one: Case, party: str, arch: str = "sm_90a") -> Declaration:
-    form = PAIR.form(party, one, "sm_90a") if PAIR.form else ""
+    form = PAIR.form(party, one, arch) if PAIR.form else ""
     return next(d for d in DECLARATIONS if (d.party, d.form, d.arch) == (party, form, arch))
 
 

@@ -1,4 +1,4 @@
-"""What one CTA of the front is: its place in the grid, its shared memory, its barriers."""
+"""What one CTA of the front's sm_100a form is: its place in the grid, its shared memory, its barriers."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING
 import cutlass
 from cutlass import BFloat16, Float32, Int32, Int64, Uint8, Uint32, cute
 
-from equiv.cute.dsa.tiling import STAGE_BARRIERS, WARPS
+from equiv.cute.dsa.tiling import ALIGN, STAGE_BARRIERS, WARPS
 from equiv.cute.fixed import Fixed
 from equiv.geometry.dsa import HEADS
 
 if TYPE_CHECKING:
     from equiv.cute.dsa.tiling import CtaPlan
-
-ALIGN = 1024
-"""The swizzle's period; every tile of a stage is a multiple of it."""
 
 
 class Cta(Fixed):
@@ -69,7 +66,7 @@ class Cta(Fixed):
 
     @property
     def accumulated(self) -> cute.Pointer:
-        """All products are in the accumulator, and that where the epilogue reads it."""
+        """All products are in the accumulator."""
         return self.barriers + self.plan.stages * STAGE_BARRIERS
 
     @property

@@ -1,13 +1,14 @@
-"""The front's epilogue: partial sums to their owners, BF16 rounding, query codes, scales and folded weights.
+"""The epilogue of the front's sm_100a form: partial sums to their owners, BF16 rounding, codes, scales, folded weights.
 
-Thread t of 128 is channel t of the head. Where the sums lie is behind an accumulator with one method, `load4(column)`:
-the sums of owned columns column .. + 3 of this thread's channel, the slices added in ascending order.
+The last functions are both forms'. Thread t of 128 is channel t of the head. Where the sums lie is behind an
+accumulator with one method, `load4(column)`: the sums of owned columns column .. + 3 of this thread's channel, the
+slices added in ascending order.
 """
 
 from __future__ import annotations
 
 import cutlass
-from cutlass import BFloat16, Float32, Int32, Int64, Uint8, cute
+from cutlass import BFloat16, Float32, Int32, Int64, Uint8, Uint32, cute
 
 from equiv.cute.access import store
 from equiv.cute.convert import E4M3_MAX, e2m1x2, e4m3x2, magnitude, mxfp4_scale, pow2_ceil, reciprocal_pow2
@@ -79,11 +80,7 @@ def quantise_fp8(cta, accumulator, mQOut, mWOut, channel: Int32):
                 cta.amax[(group + c) * WARPS + warp] = amax
     sync_warps()
     for column in cutlass.range(channel, count, THREADS, unroll=1):
-        rM = shared_vector(Float32, cta.amax.toint() + column * (4 * WARPS), WARPS).load()
-        amax = Float32(QUERY_FLOOR)
-        for w in cutlass.range_constexpr(WARPS):
-            amax = cute.arch.fmax(amax, rM[w])
-        scale = pow2_ceil(amax / Float32(E4M3_MAX))
+        scale = column_scale(cta, column)
         mWOut[first + column, cta.head] = folded(cta.folds[column] * scale)
         cta.folds[column] = reciprocal_pow2(scale)
     sync_warps()
@@ -111,11 +108,7 @@ def quantise_fp4(cta, accumulator, mQOut, mWOut, channel: Int32):
             pair = e2m1x2(own, cute.arch.shuffle_sync_bfly(own, offset=1))
             if group + c < count:
                 row = mQOut.iterator + Int64(first + group + c) * mQOut.stride[0]
-                if channel % 2 == 0:
-                    store(row + (cta.head * (DIM // 2) + channel // 2), Uint8(pair))
-                if channel % 32 == 0:
-                    scales = row + (HEADS * DIM // 2 + cta.head * (DIM // BLOCK))
-                    store(scales + channel // BLOCK, Uint8(byte))
+                store_fp4(row, cta.head, channel, pair, byte)
     sync_warps()
     for column in cutlass.range(channel, count, THREADS, unroll=1):
         mWOut[first + column, cta.head] = folded(cta.folds[column])
@@ -125,6 +118,25 @@ def quantise_fp4(cta, accumulator, mQOut, mWOut, channel: Int32):
 def reduced(total: Float32) -> Float32:
     """The projection's value: one rounding to BF16."""
     return Float32(BFloat16(total))
+
+
+@cute.jit
+def column_scale(cta, column: Int32) -> Float32:
+    """The E4M3 scale of an owned column, from the largest magnitude of each of its warps of channels."""
+    rM = shared_vector(Float32, cta.amax.toint() + column * (4 * WARPS), WARPS).load()
+    amax = Float32(QUERY_FLOOR)
+    for w in cutlass.range_constexpr(WARPS):
+        amax = cute.arch.fmax(amax, rM[w])
+    return pow2_ceil(amax / Float32(E4M3_MAX))
+
+
+@cute.jit
+def store_fp4(row: cute.Pointer, head: Int32, channel: Int32, pair: Uint32, byte: Uint32):
+    """A channel's part of `row` of the query: of two channels the first writes their codes, of 32 their scale."""
+    if channel % 2 == 0:
+        store(row + (head * (DIM // 2) + channel // 2), Uint8(pair))
+    if channel % BLOCK == 0:
+        store(row + (HEADS * DIM // 2 + head * (DIM // BLOCK)) + channel // BLOCK, Uint8(byte))
 
 
 @cute.jit

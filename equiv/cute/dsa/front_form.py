@@ -1,7 +1,8 @@
 """The DSA indexer's front in one launch: arguments and operands that `IndexFrontMma` and `IndexFrontHopper` share.
 
 Optional RMSNorm of the query latent, the projection to 32 heads of 128 channels, BF16 rounding, query quantisation,
-folded head weights, and the index key's insertion. Formulas and layouts: spec dsa 1; structure: spec kernels 1.
+folded head weights, and the index key's insertion. Formulas and layouts: spec dsa 1. Structure of `IndexFrontMma`: spec
+kernels 1; that of `IndexFrontHopper`: its module. Their orders of K differ (`hopper_plan`), declared by architecture.
 """
 
 from __future__ import annotations
@@ -45,11 +46,9 @@ class IndexFront(ABC):
         UsageError: no tiling for `batch`, or another argument is refused; the message names it.
 
     Attributes:
-        tiling: how the batch is cut.
         plan: what one CTA does; batches with equal plans share their code.
     """
 
-    tiling: FrontTiling
     plan: Hashable
 
     def __init__(
@@ -66,8 +65,7 @@ class IndexFront(ABC):
     ):
         if row_pitch and (row_pitch < RANK or row_pitch % 8):
             raise UsageError(f"row_pitch must be 0, or a multiple of 8 from {RANK}; got row_pitch={row_pitch}")
-        self.tiling, self.plan = self.cut(batch)
-        self.batch = batch
+        _, self.plan = self.cut(batch)
         self.normalized = normalized
         self.row_pitch = row_pitch or RANK
         self.index = DsaIndex(key, weight, mx=mx, fp4=fp4, key_round=key_round, key_floor=key_floor)

@@ -12,7 +12,7 @@ from cutlass import Float32, Int32, cute
 
 from equiv.cute.dsa.front_form import IndexFront
 from equiv.cute.dsa.front_load import insert_keys, load_first_weights, load_weights
-from equiv.cute.dsa.hopper_cta import MULTIPLIERS, WORKERS, HopperCta, meet_workers
+from equiv.cute.dsa.hopper_cta import MULTIPLIERS, HopperCta, meet_workers
 from equiv.cute.dsa.hopper_epilogue import head_weight, lane_column, quantise_fp4, quantise_fp8
 from equiv.cute.dsa.hopper_plan import HopperPlan, hopper_tiling
 from equiv.cute.dsa.hopper_rows import Rows, load_slice, make_factors
@@ -97,7 +97,7 @@ class IndexFrontHopper(IndexFront):
             cute.arch.griddepcontrol_launch_dependents()
         if warp == LOADER:
             with cute.arch.elect_one():
-                cta.init_barriers(MULTIPLIERS, self.normalized)
+                cta.init_barriers(self.normalized)
         cute.arch.cluster_arrive()
         if warp == LOADER:
             load_first_weights(cta, mMap)
@@ -108,9 +108,9 @@ class IndexFrontHopper(IndexFront):
             insert_keys(cta, self.index, mP, mNormW, mNormB, mCache, mSlots, key_eps, lane)
             cute.arch.cluster_wait()
         else:
-            cta.clear_padding(thread, WORKERS)
+            cta.clear_padding(thread)
             cute.arch.griddepcontrol_wait()
-            rows = Rows(cta, mRows, thread, WORKERS)
+            rows = Rows(cta, mRows, thread)
             columns = self.plan.owned // 2
             first = thread // DIM * columns
             weight = head_weight(cta, self.index.weight, mP, first + lane_column(columns, lane))

@@ -1,4 +1,7 @@
-"""The front's loading warp: weights before the grid dependency, then rows and the rest of the weights, then keys."""
+"""The front's loads and keys: weights before the grid dependency, then rows and the rest of the weights, then keys.
+
+`load_blocks` is the sm_100a form's, the rest is both forms'.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The front's RMSNorm: factors of a tile's rows, shared over the cluster, and the rows normalised where they lie."""
+"""RMSNorm of the front's sm_100a form: a tile's factors, shared over the cluster, and its rows normalised in place."""
 
 from __future__ import annotations
 

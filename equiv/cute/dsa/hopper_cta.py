@@ -8,27 +8,29 @@ import cutlass
 from cutlass import BFloat16, Float32, Int32, Int64, Uint8, Uint32, cute
 
 from equiv.cute.dsa.hopper_plan import STAGE_BARRIERS
-from equiv.cute.dsa.tiling import BLOCK_COLUMNS
+from equiv.cute.dsa.tiling import ALIGN, BLOCK_COLUMNS
 from equiv.cute.fixed import Fixed
+from equiv.cute.row_norm import CHUNK
 from equiv.cute.shared import shared_vector
 from equiv.geometry.dsa import HEADS
 
 if TYPE_CHECKING:
     from equiv.cute.dsa.hopper_plan import HopperPlan
 
-ALIGN = 1024
-"""The swizzle's period; every tile is a multiple of it."""
-CHUNK_BYTES = 16
 MULTIPLIERS = 8
 """Warps that normalise, multiply and write."""
 WORKERS = 32 * MULTIPLIERS
+COLUMNS_BARRIER = 1
+"""Named barriers 1 and 2: of the 128 threads that share the first half of the owned columns, and of the others."""
+WORKERS_BARRIER = 3
+"""Named barrier of all workers."""
 
 
 class HopperCta(Fixed):
     """A CTA of grid (slices, 32 heads, tiles); one is made at the start of a kernel.
 
     Attributes:
-        plan: sizes.
+        plan: sizes. batch: rows of the batch.
         part: its slice of the products, also its rank in the cluster; head; tile.
         valid: rows of its tile that lie in the batch, at least 1.
         weights: the ring. rows: all blocks of the slice.
@@ -94,16 +96,16 @@ class HopperCta(Fixed):
         return cutlass.max(cutlass.min(self.valid - self.part * self.plan.owned, self.plan.owned), 0)
 
     @cute.jit
-    def init_barriers(self, warps: cutlass.Constexpr[int], normalized: cutlass.Constexpr[bool]):
+    def init_barriers(self, normalized: cutlass.Constexpr[bool]):
         """Initialises every barrier and tells those that wait for bytes how many; for one thread.
 
-        `warps` multiply: they make a stage empty, and in all CTAs of the cluster a mailbox free.
+        The warps that multiply make a stage empty, and in all CTAs of the cluster a mailbox free.
         """
         for s in cutlass.range_constexpr(self.plan.stages):
             cute.arch.mbarrier_init(self.weights_full(s), 1)
-            cute.arch.mbarrier_init(self.empty(s), warps)
+            cute.arch.mbarrier_init(self.empty(s), MULTIPLIERS)
         cute.arch.mbarrier_init(self.squares_full, 1)
-        cute.arch.mbarrier_init(self.mailbox_free, warps * self.plan.split)
+        cute.arch.mbarrier_init(self.mailbox_free, MULTIPLIERS * self.plan.split)
         cute.arch.mbarrier_init(self.partials_full, 1)
         cute.arch.mbarrier_init_fence()
         if cutlass.const_expr(not normalized):
@@ -112,19 +114,19 @@ class HopperCta(Fixed):
         cute.arch.mbarrier_arrive_and_expect_tx(self.partials_full, others)
 
     @cute.jit
-    def clear_padding(self, thread: Int32, threads: cutlass.Constexpr[int]):
+    def clear_padding(self, thread: Int32):
         """Zeros where rows past the batch would lie, so that nothing is multiplied that nobody wrote."""
-        rZero = cute.make_rmem_tensor(CHUNK_BYTES // 2, BFloat16)
+        rZero = cute.make_rmem_tensor(CHUNK, BFloat16)
         rZero.fill(0.0)
         for block in cutlass.range_constexpr(self.plan.blocks):
             first = self.rows.toint() + block * self.plan.row_bytes + self.valid * (BLOCK_COLUMNS * 2)
-            chunks = (self.plan.n - self.valid) * (BLOCK_COLUMNS * 2 // CHUNK_BYTES)
-            for at in cutlass.range(thread, chunks, threads, unroll=1):
-                shared_vector(BFloat16, first + at * CHUNK_BYTES, CHUNK_BYTES // 2).store(rZero.load())
+            chunks = (self.plan.n - self.valid) * (BLOCK_COLUMNS // CHUNK)
+            for at in cutlass.range(thread, chunks, WORKERS, unroll=1):
+                shared_vector(BFloat16, first + at * (CHUNK * 2), CHUNK).store(rZero.load())
         cute.arch.fence_view_async_shared()
 
 
 @cute.jit
 def meet_workers():
     """Barrier of the warps that normalise, multiply and write."""
-    cute.arch.barrier(barrier_id=3, number_of_threads=WORKERS)
+    cute.arch.barrier(barrier_id=WORKERS_BARRIER, number_of_threads=WORKERS)

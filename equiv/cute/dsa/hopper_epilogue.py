@@ -6,17 +6,16 @@ Threads 0 .. 127 have the first half of the owned columns, the others the second
 from __future__ import annotations
 
 import cutlass
-from cutlass import BFloat16, Float32, Int32, Uint8, Uint32, cute
+from cutlass import BFloat16, Float32, Int32, Uint32, cute
 
 from equiv.cute.access import store
-from equiv.cute.convert import E4M3_MAX, e2m1x2, e4m3x4, magnitude, mxfp4_scale, pow2_ceil, reciprocal_pow2
-from equiv.cute.dsa.front_epilogue import folded, reduced
-from equiv.cute.dsa.index import QUERY_FLOOR
+from equiv.cute.convert import e2m1x2, e4m3x4, magnitude, mxfp4_scale, reciprocal_pow2
+from equiv.cute.dsa.front_epilogue import column_scale, folded, reduced, store_fp4
+from equiv.cute.dsa.hopper_cta import COLUMNS_BARRIER
 from equiv.cute.dsa.tiling import WARPS
 from equiv.cute.row_norm import row_of
-from equiv.cute.shared import shared_vector
 from equiv.cute.warp import warp_max, warp_maxima
-from equiv.geometry.dsa import BLOCK, DIM, HEADS
+from equiv.geometry.dsa import DIM
 
 GROUP = 4
 """Channels whose codes are written at once."""
@@ -42,12 +41,8 @@ def quantise_fp8(cta, rX, mQOut, mWOut, weight: BFloat16, first: Int32, thread: 
     leads = lane % lanes == 0 and lane < count * lanes
     if leads:
         cta.amax[own * WARPS + warp] = amax
-    cute.arch.barrier(barrier_id=1 + thread // THREADS, number_of_threads=THREADS)
-    rM = shared_vector(Float32, cta.amax.toint() + own * (4 * WARPS), WARPS).load()
-    largest = Float32(QUERY_FLOOR)
-    for w in cutlass.range_constexpr(WARPS):
-        largest = cute.arch.fmax(largest, rM[w])
-    scale = pow2_ceil(largest / Float32(E4M3_MAX))
+    cute.arch.barrier(barrier_id=COLUMNS_BARRIER + thread // THREADS, number_of_threads=THREADS)
+    scale = column_scale(cta, own)
     inverse = reciprocal_pow2(scale)
     valid = cta.owned_columns()
     for group in cutlass.range_constexpr(0, count, GROUP):
@@ -74,11 +69,7 @@ def quantise_fp4(cta, rX, mQOut, mWOut, weight: BFloat16, first: Int32, thread: 
         own = value * inverse
         pair = e2m1x2(own, cute.arch.shuffle_sync_bfly(own, offset=1))
         if first + c < valid:
-            row = row_of(mQOut, cta.first_owned + first + c)
-            if channel % 2 == 0:
-                store(row + (cta.head * (DIM // 2) + channel // 2), Uint8(pair))
-            if lane == 0:
-                store(row + (HEADS * DIM // 2 + cta.head * (DIM // BLOCK) + warp), Uint8(byte))
+            store_fp4(row_of(mQOut, cta.first_owned + first + c), cta.head, channel, pair, byte)
     lanes = lanes_of(count)
     column = first + lane_column(count, lane)
     if warp == 0 and lane % lanes == 0 and lane < count * lanes and column < valid:

@@ -12,10 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from equiv.cute.dsa.tiling import BARRIER_BYTES, BLOCK_COLUMNS, MAX_BATCH, WARPS, FrontTiling
+from equiv.cute.dsa.tiling import BARRIER_BYTES, MAX_BATCH, WARPS, FrontTiling, Slices
 from equiv.errors import UsageError
 from equiv.geometry.dsa import DIM
-from equiv.geometry.front import RANK
 
 MAX_ROWS: Final = 32
 """Rows of a tile at most; all of them stay in shared memory beside the ring of weights."""
@@ -43,26 +42,8 @@ def hopper_tiling(batch: int) -> FrontTiling:
 
 
 @dataclass(frozen=True, slots=True)
-class HopperPlan:
-    """What a CTA does and keeps in shared memory.
-
-    Attributes:
-        n: rows of the tile, 16, 24 or 32.
-        split: slices of the products.
-    """
-
-    n: int
-    split: int
-
-    @property
-    def blocks(self) -> int:
-        """64-column blocks of a CTA's slice."""
-        return RANK // BLOCK_COLUMNS // self.split
-
-    @property
-    def owned(self) -> int:
-        """Columns (rows of the tile) whose results a CTA writes."""
-        return self.n // self.split
+class HopperPlan(Slices):
+    """What a CTA does and keeps in shared memory: 16, 24 or 32 rows, two or four slices; all rows beside the ring."""
 
     @property
     def late(self) -> bool:
@@ -71,18 +52,8 @@ class HopperPlan:
 
     @property
     def together(self) -> int:
-        """Blocks of rows that are stored before they are multiplied: all where the ring has all weights, else four."""
+        """Blocks of rows stored before they are multiplied: all where four CTAs share the products, else four."""
         return self.blocks if self.split == max(SPLITS) else 4
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of a stage of the ring: 128 channels of 64 columns."""
-        return DIM * BLOCK_COLUMNS * 2
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a block of rows."""
-        return self.n * BLOCK_COLUMNS * 2
 
     @property
     def mailbox_bytes(self) -> int:

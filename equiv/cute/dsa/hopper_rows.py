@@ -11,6 +11,7 @@ import cutlass
 from cutlass import Float32, Int32, Uint32, cute
 
 from equiv.cute.access import load_vector
+from equiv.cute.dsa.hopper_cta import WORKERS
 from equiv.cute.dsa.tiling import BLOCK_COLUMNS
 from equiv.cute.fixed import Fixed
 from equiv.cute.row_norm import CHAINS, CHUNK, factor_of, row_of
@@ -33,10 +34,10 @@ class Rows(Fixed):
         gamma: the norm's words of the same columns, and factors: one a row; None where rows come normalised.
     """
 
-    def __init__(self, cta, mRows: cute.Tensor, thread: Int32, threads: int):
+    def __init__(self, cta, mRows: cute.Tensor, thread: Int32):
         self.cta = cta
         self.thread = thread
-        each = threads // LANES
+        each = WORKERS // LANES
         self.places = [thread // LANES + m * each for m in range(-(-cta.plan.n // each))]
         rows = [row_of(mRows, cta.first_row + cutlass.min(place, cta.valid - 1)) for place in self.places]
         self.words = [load_slice(cta, row, thread) for row in rows]

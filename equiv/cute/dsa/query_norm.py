@@ -1,4 +1,4 @@
-"""`QueryNorm`: the RMSNorm of the query latent alone, with the device code and the bits of the front's."""
+"""`QueryNorm`: the RMSNorm of the query latent alone, with the device code and the bits of `IndexFrontMma`'s."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How a batch is cut for `IndexFrontMma` and `IndexFrontHopper`, and what a CTA of each tiling needs; host code.
+"""How a batch is cut for `IndexFrontMma`, and what a CTA of each tiling needs; `hopper_plan` has the Hopper form's.
 
-Letters: a tile is `n` rows (requests) of one head, `split` CTAs of a cluster share its 1536 products, `group` CTAs of a
-cluster take neighbouring heads of the same rows (spec dsa 4, kernels 1).
+Host code. Letters: a tile is `n` rows (requests) of one head, `split` CTAs of a cluster share its 1536 products,
+`group` CTAs of a cluster take neighbouring heads of the same rows (spec dsa 4, kernels 1).
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ BLOCK_COLUMNS: Final = 64
 """Columns of one pipeline stage: 128 bytes of BF16, the width of the swizzle."""
 SHARED_BYTES: Final = 227 * 1024
 """What one CTA may have of shared memory."""
+ALIGN: Final = 1024
+"""The swizzle's period; every tile of a stage is a multiple of it."""
 BARRIER_BYTES: Final = 8
 STAGE_BARRIERS: Final = 4
 OTHER_BARRIERS: Final = 3
@@ -36,7 +38,7 @@ class FrontTiling(NamedTuple):
     """One way to cut a batch.
 
     Attributes:
-        n: rows of a tile, a multiple of 16 up to 256.
+        n: rows of a tile, a multiple of 8 up to 256.
         tiles: row tiles; the last has at least one row of the batch.
         split: CTAs among which the 1536 products of a value are shared, in slices of neighbouring columns.
         group: CTAs of a cluster along the heads.
@@ -68,17 +70,46 @@ def _padded(rows: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class CtaPlan:
-    """What one CTA does and keeps in shared memory; it depends on a tile's rows and the cluster, not on the batch.
+class Slices:
+    """What one CTA of either form has to do with: its slice of the products of a tile's rows.
 
     Attributes:
         n: rows of the tile.
-        split: slices of the products.
-        group: CTAs of the cluster along heads.
+        split: slices of the products, one for each CTA of a head's cluster.
     """
 
     n: int
     split: int
+
+    @property
+    def blocks(self) -> int:
+        """64-column blocks of a CTA's slice."""
+        return RANK // BLOCK_COLUMNS // self.split
+
+    @property
+    def owned(self) -> int:
+        """Columns (rows of the tile) whose results a CTA writes."""
+        return self.n // self.split
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of a stage's weights, 128 channels of 64 columns."""
+        return DIM * BLOCK_COLUMNS * 2
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a block of rows."""
+        return self.n * BLOCK_COLUMNS * 2
+
+
+@dataclass(frozen=True, slots=True)
+class CtaPlan(Slices):
+    """What one CTA does and keeps in shared memory; it depends on a tile's rows and the cluster, not on the batch.
+
+    Attributes:
+        group: CTAs of the cluster along heads.
+    """
+
     group: int
 
     @classmethod
@@ -101,16 +132,6 @@ class CtaPlan:
         return self.split * self.group
 
     @property
-    def blocks(self) -> int:
-        """64-column blocks of a CTA's slice."""
-        return RANK // BLOCK_COLUMNS // self.split
-
-    @property
-    def owned(self) -> int:
-        """Columns (rows of the tile) whose results a CTA writes."""
-        return self.n // self.split
-
-    @property
     def shares_factors(self) -> bool:
         """Whether the CTAs of a cluster divide the norm's rows among them and tell each other the factors."""
         return self.n > ALONE and self.cluster > 1
@@ -119,16 +140,6 @@ class CtaPlan:
     def tensor_columns(self) -> int:
         """Columns of tensor memory: a power of two."""
         return max(MIN_TENSOR_COLUMNS, 1 << (self.n - 1).bit_length())
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of a stage's weights, 128 channels of 64 columns."""
-        return DIM * BLOCK_COLUMNS * 2
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a stage's rows."""
-        return self.n * BLOCK_COLUMNS * 2
 
     @property
     def stage_bytes(self) -> int:

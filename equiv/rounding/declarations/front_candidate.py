@@ -1,16 +1,17 @@
 """Declarations of the front's two forms: one a number of slices, `split1`, `split2`, `split4`, as the batch has it.
 
 Read from the PTX of `IndexFrontMma` for sm_100a and of `IndexFrontHopper` for sm_90a, which always has slices. A row's
-squares are on one warp, 48 a lane in four chains that start at +0; on sm_90a each slice of them is on half a warp, and
-the slices are added in ascending order. ptxas contracts nothing there. The projection is a chain a slice, of
-`tcgen05.mma` (M = 128, K = 16) or of `wgmma` (two of M = 64, K = 16), the slices added in ascending order. Key orders
-and variants are those of `DsaIndex`, whose code both run.
+squares are on one warp, 48 a lane in four chains that start at +0 (on sm_100a with a plain product, which has the same
+bits); on sm_90a each slice of them is on half a warp, and the slices are added in ascending order. ptxas contracts
+nothing there. The projection is a chain a slice, of `tcgen05.mma` (M = 128, K = 16) or of `wgmma` (two of M = 64,
+K = 16), the slices added in ascending order. Key orders and variants are those of `DsaIndex`, whose code both run.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from equiv.errors import UsageError
 from equiv.rounding.declaration import Declaration
 from equiv.rounding.declarations import dsa
 from equiv.rounding.declarations.front import EACH, LANES, MATRIX, RANK, STRIDES, projection
@@ -27,7 +28,13 @@ SPLITS: Final[Mapping[str, tuple[int, ...]]] = {"sm_90a": (2, 4), "sm_100a": (1,
 
 
 def row_order(arch: str = "sm_100a", split: int = 1) -> Order:
-    """The order of a row's squares on one of the architectures of `MATRIX`; only sm_90a has slices of them."""
+    """The order of a row's squares on one of the architectures of `MATRIX`; only sm_90a has slices of them.
+
+    Raises:
+        UsageError: another architecture.
+    """
+    if arch not in SPLITS:
+        raise UsageError(f"arch must be {' or '.join(SPLITS)}; got arch={arch!r}")
     if arch == "sm_100a":
         return Order.of(RANK, _squares(range(RANK), LANES))
     return Order.of(RANK, chain([_squares(part, LANES // 2) for part in split_k(RANK, split)]))

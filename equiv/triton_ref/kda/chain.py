@@ -56,7 +56,8 @@ def kda_step(
         norm_w: BF16 [128].
         slots: int32 [B, T]: where the state after token t goes; <= 0 in all of them: an absent request.
         accepted: int32 [B], 1..T: the state is read from slots[b, accepted - 1].
-        state: FP32 or BF16 [slots, H, 128, 128], [v, k] dense within a slot.
+        state: FP32 or BF16 [slots, H, 128, 128], [v, k] dense within a slot; slots a multiple of 16 elements apart: for
+            others Triton compiles other orders.
         y: BF16 [M, D], rows with a pitch; the output.
         heads: H.
         tokens: T.

@@ -1,4 +1,6 @@
-"""Causal convolution update with SiLU of the stock KDA chain (spec kda 1.3).
+"""Causal convolution update with SiLU of the stock KDA chain (spec kda 1.3), but for its taps, which are spelt as fma.
+
+With a bias and T > 1 the compiler for sm_100a rounds the products of some tokens' taps in stock.
 
 Letters: B requests, T tokens a request, C = 384 H channels (q, k, v), S = columns of a window, 4 taps.
 """

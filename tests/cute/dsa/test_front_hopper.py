@@ -1,6 +1,7 @@
 """`IndexFrontHopper` against the declared arithmetic, bit for bit; on the emulator.
 
-Its keys are `IndexFrontMma`'s, all else is its own: every tiling is run here, and the other variants in some of them.
+Keys, weight loads and the last roundings are shared with `IndexFrontMma`, all else is its own: every tiling is run
+here, and the other variants in some of them.
 """
 
 from __future__ import annotations

@@ -33,6 +33,8 @@ HOPPER: dict[str, tuple[str, int, dict[str, Any]]] = {
     "hopper-split2-fp4": ("sm_90a", 48, {"fp4": True}),
 }
 VARIANTS = MMA | HOPPER
+REGISTERS = 65536
+"""Those of a multiprocessor; the Hopper form's two CTAs of 320 threads share them."""
 Compiled = tuple[str, bytes]
 
 
@@ -85,7 +87,7 @@ def test_the_cubin_has_no_spills_and_no_stack(compiled: Callable[[str], Compiled
     assert "LOCAL:0 " in usage
     registers = re.search(r"REG:(\d+) ", usage)
     assert registers is not None
-    assert int(registers[1]) <= 168
+    assert int(registers[1]) <= (REGISTERS // (2 * 320) if name in HOPPER else 168)
 
 
 @pytest.mark.parametrize("name", MMA)
@@ -135,7 +137,7 @@ def test_only_weights_are_loaded_before_the_wait_for_the_grid_before(
     early = ptx[: ptx.index("griddepcontrol.wait")]
     arch, batch, _ = VARIANTS[name]
     _, plan = FORMS[arch].cut(batch)
-    assert early.count("cp.async.bulk.tensor.2d") >= plan.stages
+    assert early.count("cp.async.bulk.tensor.2d") == (plan.stages if arch == "sm_100a" else plan.blocks)
     assert "ld.global" not in early
     assert early.count("fence.proxy.tensormap::generic.acquire.sys") == 1
 

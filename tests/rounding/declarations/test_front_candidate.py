@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from equiv.dsa_front import PAIR
+from equiv.errors import UsageError
 from equiv.rounding.declarations import find
 from equiv.rounding.declarations.front_candidate import row_order
 from equiv.rounding.front_ledger import LEDGER
@@ -65,6 +67,11 @@ def test_on_hopper_each_slice_of_a_row_is_on_half_a_warp_and_the_slices_are_adde
     assert total(4, 384, 385) == 2.0**24 + 2  # within the second of four slices
     assert total(2, 384, 388) == 2.0**24  # in the first of two slices still: a chain, one after the other
     assert total(2, 768, 769) == 2.0**24 + 2  # within the second of two
+
+
+def test_no_order_of_squares_is_given_for_another_architecture() -> None:
+    with pytest.raises(UsageError, match=re.escape("arch must be sm_90a or sm_100a; got arch='sm_120a'")):
+        row_order("sm_120a")
 
 
 def swallowed(order: Order, columns: tuple[int, ...]) -> float:
