@@ -8,7 +8,6 @@ a budget is named and makes the exit code 3. `--update` writes what was found.
 
 from __future__ import annotations
 
-import subprocess
 import tomllib
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -21,6 +20,7 @@ from equiv.arguments import positive
 from equiv.cache import write_atomic
 from equiv.device import EMULATED
 from equiv.errors import UsageError
+from equiv.git import git
 from equiv.packages import one_line
 from equiv.report import budgeted
 from equiv.terminal import kernel_name
@@ -167,7 +167,7 @@ def measured(tasks: Sequence[tuple[Case, str]]) -> tuple[list[tuple[str, Use]], 
                 failed.append(f"{case.name} {party} {name}: {one_line(error)}")
                 continue
             for launch in device.launches:
-                key = (party, launch.image, launch.kernel, launch.dynamic_shared)
+                key = (pair.name, party, launch.image, launch.kernel, launch.dynamic_shared)
                 if key not in seen:
                     seen.add(key)
                     found.append((launch.image, _use(pair.name, party, arch, launch)))
@@ -215,18 +215,11 @@ def _budgets(pair: str, options: argparse.Namespace) -> Iterator[Use]:
         if path.exists():
             yield from read(str(path), path.read_bytes())
         return
-    root = Path(_git(path.parent.parent, "rev-parse", "--show-toplevel").decode().strip())
-    _git(root, "rev-parse", "--verify", f"{options.against}^{{commit}}")
+    root = Path(git("--against", path.parent.parent, "rev-parse", "--show-toplevel").decode().strip())
+    git("--against", root, "rev-parse", "--verify", f"{options.against}^{{commit}}")
     below = path.resolve().relative_to(root)
-    if _git(root, "ls-tree", options.against, "--", str(below)):
-        yield from read(f"{options.against}:{below}", _git(root, "show", f"{options.against}:{below}"))
-
-
-def _git(where: Path, *command: str) -> bytes:
-    done = subprocess.run(["git", "-C", str(where), *command], capture_output=True, check=False)
-    if done.returncode:
-        raise UsageError(f"--against: git {' '.join(command)}: {done.stderr.decode().strip()}")
-    return done.stdout
+    if git("--against", root, "ls-tree", options.against, "--", str(below)):
+        yield from read(f"{options.against}:{below}", git("--against", root, "show", f"{options.against}:{below}"))
 
 
 def read(name: str, data: bytes) -> Iterator[Use]:

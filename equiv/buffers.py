@@ -13,6 +13,7 @@ import mmap
 import os
 import zlib
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -93,11 +94,11 @@ def poison(count: int, spec: TensorSpec, seed: int, party: str, offset: int = 0)
     Bytes and integers get all bits at random: as an index they lead out of every buffer.
     """
     key = [seed & (2**64 - 1), zlib.crc32(f"{party}/{spec.name}".encode()), offset // PAGE]
-    generator = np.random.Generator(np.random.Philox(np.random.SeedSequence(key)))
-    if spec.format in {"u8", "i32", "i64"}:
-        return generator.integers(0, 256, count, dtype=np.uint8)
-    words = generator.integers(0, 2**16, (count + 1) // 2, dtype=np.uint16)
-    return (words | np.uint16(0x7FC0)).view(np.uint8)[:count]
+    generator = np.random.Philox(np.random.SeedSequence(key))
+    bits = generator.random_raw(-(-count // 8))
+    if spec.format not in {"u8", "i32", "i64"}:
+        bits |= np.uint64(0x7FC0_7FC0_7FC0_7FC0)
+    return np.asarray(bits).view(np.uint8)[:count]
 
 
 class Image:
@@ -152,13 +153,18 @@ class GuardedBuffer:
         self.storage = storage(spec)
         self.span = span(spec)
         self.image = Image(2 * GUARD + self.span, sparse=spec.sparse)
-        self._owned = Image(self.image.size, sparse=spec.sparse)
-        self._view(self._owned)[...] = np.array(2 ** (8 * self.storage.size) - 1, dtype=self.storage.bits)
         # A sparse tensor is poisoned where its pages are touched anyway; its holes stay zero and are checked to be so.
-        self._owned.bytes[[0, self.image.size - 1]] = 0
-        for start, end in self._owned.extents():
+        for start, end in self._owned.extents() if spec.sparse else self.image.extents():
             self.image.bytes[start:end] = poison(end - start, spec, seed, party, start)
         self._before: dict[tuple[int, int], Bytes] = {}
+
+    @cached_property
+    def _owned(self) -> Image:
+        """All ones in the bytes of elements, and zero in the others."""
+        image = Image(self.image.size, sparse=self.spec.sparse)
+        self._view(image)[...] = np.array(2 ** (8 * self.storage.size) - 1, dtype=self.storage.bits)
+        image.bytes[[0, self.image.size - 1]] = 0
+        return image
 
     def _view(self, image: Image) -> Bits:
         """The tensor's elements inside an image, as unsigned bits of its logical shape."""
@@ -197,10 +203,10 @@ class GuardedBuffer:
         """What changed since `place` though it must not: any byte of an input, any byte outside the elements."""
         changed: dict[str, list[Bytes]] = {}
         for start, end in self.image.extents():
-            now = self.image.bytes[start:end]
-            moved = np.flatnonzero(now != self._started(start, end))
-            if moved.size == 0:
+            now, was = self.image.bytes[start:end], self._started(start, end)
+            if np.array_equal(now.view(np.uint64), was.view(np.uint64)):  # whole pages
                 continue
+            moved = np.flatnonzero(now != was)
             owned = self._owned.bytes[start:end][moved] != 0
             if self.spec.role == "input":
                 changed.setdefault("input", []).append(moved[owned] + start)
@@ -212,6 +218,8 @@ class GuardedBuffer:
 
     def _started(self, start: int, end: int) -> Bytes:
         """The bytes [start, end) as the run found them; holes of a sparse image were zero."""
+        if (start, end) in self._before:
+            return self._before[start, end]
         started = np.zeros(end - start, dtype=np.uint8)
         for (low, high), bytes_ in self._before.items():
             first, last = max(low, start), min(high, end)
@@ -237,4 +245,5 @@ class GuardedBuffer:
     def close(self) -> None:
         """Frees what a sparse image holds; call when the outputs were read."""
         self.image.close()
-        self._owned.close()
+        if "_owned" in vars(self):
+            self._owned.close()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 import tempfile
 from collections import deque
 from dataclasses import dataclass
@@ -20,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from equiv import casefile, pairs
-from equiv.errors import CaseFileError, UsageError
+from equiv.errors import CaseFileError
+from equiv.git import git
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -85,10 +85,7 @@ def select(wanted: Sequence[Case], base: str, directory: Path | None = None) -> 
 
 
 def _git(where: Path, *command: str) -> str:
-    done = subprocess.run(["git", "-C", str(where), *command], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise UsageError(f"--changed: git {' '.join(command)}: {done.stderr.strip() or f'exit code {done.returncode}'}")
-    return done.stdout
+    return git("--changed", where, *command).decode()
 
 
 def _before(root: Path, start: str, path: Path, pair: pairs.Pair) -> dict[str, Case]:

@@ -1,7 +1,7 @@
 """Random cases of a pair: axes and regimes drawn from all that the pair declares, each case by its own number.
 
 A draw depends on (pair, seed, number) alone, so any case can be made again without those before it. Axes that kernels
-are compiled for are drawn once for `SHARING` consecutive numbers, everything else for each number. What the pair's own
+are compiled for are drawn once for `sharing` consecutive numbers, everything else for each number. What the pair's own
 `check` refuses goes back to its default if that is all it takes, or the case is drawn again; so it is if it would take
 too long (`Pair.soak`). All of this is counted.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from equiv.records import AxisValue
 
 SHARING = 20
-"""Consecutive cases that share their compiled axes."""
+"""Consecutive cases that share their compiled axes, unless another number is asked for."""
 ATTEMPTS = 10_000
 """Draws after which a pair is held to have no legal case."""
 SPAN = 1 << 33
@@ -48,12 +48,14 @@ class Cases:
     Attributes:
         seed: 0 <= seed < 2**64; the same seed gives the same cases.
         most: seconds that a case may be expected to take (`Soak.seconds`); 0: the pair's own bound.
+        sharing: consecutive cases that share their compiled axes, at least 1; another number, other cases.
         refused: reason -> how many draws so far were no case as they were.
     """
 
     pair: Pair
     seed: int
     most: float = 0.0
+    sharing: int = SHARING
     refused: Counter[str] = field(default_factory=Counter)
     _shapes: dict[int, dict[str, AxisValue]] = field(default_factory=dict)
 
@@ -85,7 +87,7 @@ class Cases:
 
     def shape(self, number: int) -> Mapping[str, AxisValue]:
         """The compiled axes of case `number`."""
-        at = number // SHARING
+        at = number // self.sharing
         if at not in self._shapes:
             self._shapes[at] = self._shape(at)
         return self._shapes[at]
@@ -97,7 +99,7 @@ class Cases:
         regimes = {piece: known[0] for piece, known in self.pair.regimes.items()}
         for words in self._tries(f"shape/{at}", 3 * len(fixed)):
             found = {axis.name: _value(axis, words, 1.0 if axis.choices else CHANCES[-1]) for axis in fixed}
-            if self._fits(self._case(at * SHARING, 0, {**rest, **found}, regimes)):
+            if self._fits(self._case(at * self.sharing, 0, {**rest, **found}, regimes)):
                 return found
         raise self._hopeless(f"shape {at}")
 

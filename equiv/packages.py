@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from importlib.metadata import PackageNotFoundError, version
+import sys
+from functools import cache
+from importlib import metadata
+from importlib.metadata import PackageNotFoundError
 from typing import TYPE_CHECKING
 
 from equiv.errors import DeviceError, UnsupportedError
@@ -17,6 +20,20 @@ MODULES = {"numpy": "numpy", "torch": "torch", "triton": "triton", "nvidia-cutla
 """Distribution -> the module that it is there for."""
 
 HINT = "pip install 'equiv[kernels]'"
+
+
+def version(package: str) -> str:
+    """The version that is installed, read from the disk once a process and `sys.path`.
+
+    Raises:
+        PackageNotFoundError: none is.
+    """
+    return _version(package, tuple(sys.path))
+
+
+@cache
+def _version(package: str, path: tuple[str, ...]) -> str:  # noqa: ARG001  what `metadata` looks through
+    return metadata.version(package)
 
 
 class BrokenPackageError(DeviceError):

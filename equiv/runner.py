@@ -11,12 +11,13 @@ import os
 import traceback
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError
 from typing import TYPE_CHECKING, Any
 
 from equiv import packages
 from equiv.buffers import GuardedBuffer
 from equiv.errors import DeviceError, EquivError, UnsupportedError
+from equiv.packages import version
 from equiv.records import Side
 
 if TYPE_CHECKING:

@@ -59,6 +59,13 @@ def add_parser(commands: Any) -> None:  # noqa: ANN401
         help="the largest cases: what one emulating core needs about S seconds for (default: the pair's own bound)",
     )
     soak.add_argument(
+        "--sharing",
+        type=positive,
+        default=SHARING,
+        metavar="N",
+        help=f"draw what kernels are compiled for once for N cases (default {SHARING}): larger, faster, less various",
+    )
+    soak.add_argument(
         "--timeout", type=seconds, default=600.0, metavar="S", help="seconds a case may take (default 600)"
     )
     soak.add_argument(
@@ -77,7 +84,7 @@ def add_parser(commands: Any) -> None:  # noqa: ANN401
 
 def _run(options: argparse.Namespace) -> int:
     begun = time.monotonic()
-    drawn = Cases(pairs.get(options.pair), options.seed, options.case_seconds or 0.0)
+    drawn = Cases(pairs.get(options.pair), options.seed, options.case_seconds or 0.0, options.sharing)
     tasks = list(_tasks(options, drawn))
     book, done = _journal(options, drawn, tasks)
     left = [task for task in tasks if task.planned not in done]
@@ -116,11 +123,12 @@ def _tasks(options: argparse.Namespace, drawn: Cases) -> Iterator[Task]:
         check_name(name)
     cache_dir()  # every emulated device needs it: said once, and not as an ERROR of each case
     more = f" --case-seconds {options.case_seconds!r}" if options.case_seconds else ""
+    more += f" --sharing {drawn.sharing}" if drawn.sharing != SHARING else ""
     for number in dict.fromkeys(options.only) or range(options.count):
         case = drawn.case(number)
         for name in devices:
             again = f"equiv soak {drawn.pair.name} --seed {drawn.seed}{more} --only {number} --device {name}"
-            yield Task(case, name, again, kind=f"{number // SHARING} {name}")
+            yield Task(case, name, again, kind=f"{number // drawn.sharing} {name}")
 
 
 def _journal(

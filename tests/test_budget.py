@@ -58,6 +58,19 @@ def test_every_kernel_of_both_parties_is_compiled_once_and_none_is_run() -> None
     assert shared["DsaIndex"] == (False, 0)
 
 
+def test_a_kernel_that_two_pairs_launch_is_each_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    (case,) = [case for case in load(CASES / "dsa_index.toml") if case.id == "fp8-b17-random"]
+    pair = pairs.get("dsa_index")
+    pair = replace(pair, candidate=replace(pair.candidate, architectures=()))
+    monkeypatch.setattr(pairs, "get", lambda name: replace(pair, name=name))
+    uses, failed = budget.compiled([case, replace(case, pair="twin")], ["emulated:sm_90a"])
+    assert failed == ()
+    assert {use.pair for use in uses} == {"dsa_index", "twin"}
+    of = {name: [replace(use, pair="") for use in uses if use.pair == name] for name in ("dsa_index", "twin")}
+    assert of["dsa_index"] == of["twin"]
+    assert len(of["twin"]) == 4
+
+
 def run(monkeypatch: pytest.MonkeyPatch, found: tuple[Use, ...], *arguments: str) -> int:
     """The command with figures that were compiled before."""
     monkeypatch.setattr(budget, "compiled", lambda *_: (found, ()))

@@ -53,6 +53,20 @@ def test_a_failing_case_is_shown_with_an_entry_for_a_case_file_and_makes_the_exi
     assert " 1 MISMATCH, 0 ERROR" in out.splitlines()[-1]
 
 
+def test_more_cases_may_share_what_kernels_are_compiled_for_and_the_command_that_repeats_one_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    drawn = Cases(pairs.get("fake"), 6, sharing=3)
+    wrong = next(at for at in range(0, 300, 3) if drawn.case(at).axes["behaviour"] == "wrong")
+    assert drawn.case(wrong + 2).axes["behaviour"] == "wrong"
+    assert run("--only", str(wrong), "--sharing", "3") == 1
+    out, err = capsys.readouterr()
+    assert err == f"equiv: MISMATCH equiv soak fake --seed 6 --sharing 3 --only {wrong} --device emulated:sm_100a\n"
+    assert "1 set(s) of compiled axes for up to 3 cases each" in out
+    with pytest.raises(SystemExit):
+        run("--sharing", "0")
+
+
 def test_good_cases_end_with_0_on_every_device(capsys: pytest.CaptureFixture[str]) -> None:
     only = [f"--only={number('good') + at}" for at in range(5)]
     assert run(*only, "--device", "emulated:sm_90a", "--device", "emulated:sm_100a") == 0

@@ -20,7 +20,6 @@ import sys
 import tempfile
 from contextlib import ExitStack, contextmanager
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -29,6 +28,7 @@ from equiv.emulator import cute_shim
 from equiv.emulator.scope import replaced
 from equiv.emulator.store import Image, shared_store
 from equiv.errors import DeviceError, UnsupportedError
+from equiv.packages import version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

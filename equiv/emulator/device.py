@@ -14,6 +14,7 @@ import struct
 import sys
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -346,7 +347,8 @@ class EmulatedDevice:
                 pointers.append(Pointer(8 * offset, region.name, word - region.address))
             elif 1 << 16 <= word < 1 << 47:
                 odd.append((8 * offset, word))
-        return pointers, [one for one in odd if _mapped(one[1])] if odd else []
+        mapped = _mapped({word for _, word in odd}) if odd else set()
+        return pointers, [one for one in odd if one[1] in mapped]
 
     def _reached(self, pointers: Sequence[Pointer]) -> list[Region]:
         names = {pointer.buffer for pointer in pointers}
@@ -368,11 +370,11 @@ def _span(name: str, tensor: Any) -> tuple[int, int]:  # noqa: ANN401
 
 
 def _live_tensors(addresses: Sequence[int]) -> Iterator[tuple[str, Any]]:
-    """("tensor", one live CPU tensor) for each address that lies in the storage of one."""
+    """("tensor", one live CPU tensor) for each address that lies in the storage of one; young ones are found first."""
     import torch
 
     wanted = set(addresses)
-    for candidate in gc.get_objects():
+    for candidate in chain.from_iterable(map(gc.get_objects, range(3))):
         if not wanted:
             return
         if type(candidate) not in {torch.Tensor, torch.nn.Parameter} or candidate.device.type != "cpu":
@@ -386,11 +388,18 @@ def _live_tensors(addresses: Sequence[int]) -> Iterator[tuple[str, Any]]:
             yield "tensor", candidate
 
 
-def _mapped(address: int) -> bool:
-    """Is there memory of this process at the address?"""
-    with Path("/proc/self/maps").open() as file:
+def _mapped(addresses: set[int]) -> set[int]:
+    """Those of some addresses at which this process has memory."""
+    waiting = sorted(addresses, reverse=True)
+    found = set()
+    with Path("/proc/self/maps").open() as file:  # ascending
         for line in file:
             low, _, high = line.split(" ", 1)[0].partition("-")
-            if int(low, 16) <= address < int(high, 16):
-                return True
-    return False
+            start, end = int(low, 16), int(high, 16)
+            while waiting and waiting[-1] < end:
+                address = waiting.pop()
+                if start <= address:
+                    found.add(address)
+            if not waiting:
+                break
+    return found

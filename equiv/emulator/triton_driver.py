@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib.util
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,6 +20,7 @@ from equiv.emulator.store import Image, digest, shared_store
 from equiv.emulator.triton_arguments import flatten, lay_out, pack
 from equiv.emulator.triton_tuning import Tuning
 from equiv.errors import DeviceError, UnsupportedError
+from equiv.packages import version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from equiv.drawn import SHARING
 from equiv.records import Status
 from equiv.report import entry
 from equiv.report.outcome import PASSING
@@ -36,12 +35,12 @@ def render(
         parts += blocks([verdict for verdict in verdicts if verdict.status is status])
     parts += [said] if (said := noted(verdicts)) else []
     parts.append("with " + ", ".join(f"{name} {version}" for name, version in environment.items()))
-    compilations = len({int(verdict.case.rpartition("-")[2]) // SHARING for verdict in verdicts})
+    compilations = len({int(verdict.case.rpartition("-")[2]) // drawn.sharing for verdict in verdicts})
     refused = ", ".join(f"{count} {reason}" for reason, count in sorted(drawn.refused.items())) or "none"
     spent = sum(verdict.seconds for verdict in verdicts)
-    shared = f"{compilations} set(s) of compiled axes for up to {SHARING} cases each, of about {drawn.most:g} s at most"
+    shared = f"{compilations} set(s) of compiled axes for up to {drawn.sharing} cases each"
     lines = [
-        f"seed {drawn.seed}: {shared}; draws that were no case as they were: {refused}",
+        f"seed {drawn.seed}: {shared}, of about {drawn.most:g} s at most; draws that were no case as they were: {refused}",
         f"{took:.0f} s, {1000 * spent / max(1, len(verdicts)):.0f} ms a case and core with compilations",
         *remarks,
     ]
