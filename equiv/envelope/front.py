@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 Mask = npt.NDArray[np.bool_]
 Exponents = npt.NDArray[np.int64]
 
+CHUNK = 1 << 15
+"""Rows times scales that are judged at a time: a few arrays of 16 MiB."""
 _LEAST = 2.0**-149
 _GUARD = 1 + 2.0**-30
 
@@ -94,23 +96,28 @@ class QueryEnvelope:
     def _inside(self, codes: Bits, beside: Bits, share: float) -> tuple[Mask, Mask]:
         """Masks of codes `[G, groups, width]` and of scales or weights `[G, groups]` that shrunk intervals explain."""
         q = self._rounded(self.total.shrunk(share))
-        least, most = self._exponents(q)
-        place = ordered(codes, E2M1 if self.shape.fp4 else E4M3)
-        usable = np.asarray(~q.nan.any(axis=-1))
-        codes_in = np.zeros(codes.shape, dtype=bool)
-        beside_in = np.zeros(beside.shape, dtype=bool)
-        best = np.full(beside.shape, -1)
-        for offset in range(int((most - least).max(initial=0)) + 1):
-            exponent = np.minimum(least + offset, most)
-            low, high = self._ends(q, exponent)
-            these = ((low <= place) & (place <= high)).any(axis=0) & usable[..., None]
-            fits = self._explains(exponent, beside) & usable
-            # A scale that explains everything wins; else the one that is stored or folded, else the most codes.
-            rank = these.sum(axis=-1) + np.where(fits, codes.shape[-1] + 1, 0)
-            better = rank > best
-            codes_in[better], beside_in[better], best[better] = these[better], fits[better], rank[better]
-        codes_in |= self.open[..., None]
-        return codes_in, beside_in | self.open
+        least, most = (end.ravel() for end in self._exponents(q))
+        width = codes.shape[-1]
+        values = Interval(q.low.reshape(-1, width), q.high.reshape(-1, width))
+        place = ordered(codes, E2M1 if self.shape.fp4 else E4M3).reshape(-1, width)
+        usable = np.asarray(~values.nan.any(axis=-1)) & ~self.open.ravel()
+        # A scale that explains everything wins; else the one that is stored or folded, else the most codes. So where a
+        # scale explains what is stored or folded, those that do not are not looked at.
+        row, exponent = _candidates(least, np.where(usable, most, least))
+        fits = self._explains(exponent, beside.ravel()[row], row) & usable[row]
+        some = np.zeros(len(least), dtype=bool)
+        some[row[fits]] = True
+        looked = np.flatnonzero(fits | ~some[row])
+        row, exponent, fits = row[looked], exponent[looked], fits[looked]
+        these = np.zeros((len(row), width), dtype=bool)
+        for start in range(0, len(row), CHUNK):
+            part = slice(start, start + CHUNK)
+            low, high = self._ends(_rows(values, row[part]), exponent[part])
+            these[part] = ((low <= place[row[part]]) & (place[row[part]] <= high)).any(axis=0)
+        these &= usable[row][:, None]
+        chosen = _first_best(row, these.sum(axis=-1) + np.where(fits, width + 1, 0))
+        codes_in = these[chosen].reshape(codes.shape) | self.open[..., None]
+        return codes_in, fits[chosen].reshape(beside.shape) | self.open
 
     def _rounded(self, total: Interval) -> Interval:
         return _to_bf16(total, steps(self.declarations, "dsa.R10"))
@@ -123,12 +130,12 @@ class QueryEnvelope:
         rows, target = (("dsa.F2a", "dsa.F2b"), E2M1) if self.shape.fp4 else (("dsa.R13", "dsa.R14"), E4M3)
         return index.code_ends(self.declarations, rows, q, exponent, target)
 
-    def _explains(self, exponent: Exponents, beside: Bits) -> Mask:
-        """Whether scales 2^exponent are the stored ones (FP4), or give the folded weights (FP8)."""
+    def _explains(self, exponent: Exponents, beside: Bits, row: npt.NDArray[np.int64]) -> Mask:
+        """Whether scales 2^exponent are the stored ones (FP4), or give the folded weights (FP8), of some rows."""
         if self.shape.fp4:
             return np.asarray(beside.astype(np.int64) - 127 == exponent)
         scale = (np.clip(exponent + 127, 1, 253) << 23).astype(np.uint32)
-        products = [fold(self.weights[:, None], scale) for fold in steps(self.declarations, "dsa.R15a")]
+        products = [fold(self.weights[row], scale) for fold in steps(self.declarations, "dsa.R15a")]
         folded = [code(product) for code in steps(self.declarations, "dsa.R15b") for product in products]
         return np.asarray((np.stack(folded) == beside).any(axis=0))
 
@@ -237,6 +244,21 @@ def _finite(latent: Interval) -> Interval:
     bad = ((latent.low & fp.MAGNITUDE) >= fp.INF) | ((latent.high & fp.MAGNITUDE) >= fp.INF)
     keep = ~bad.any(axis=1, keepdims=True)
     return Interval(np.where(keep, latent.low, np.uint32(0)), np.where(keep, latent.high, np.uint32(0)))
+
+
+def _candidates(least: Exponents, most: Exponents) -> tuple[npt.NDArray[np.int64], Exponents]:
+    """(row, exponent) of all exponents from `least` to `most` of each row, ascending; one at least."""
+    count = np.maximum(most - least, 0) + 1
+    row = np.repeat(np.arange(len(least)), count)
+    offset = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
+    return row, np.minimum(least[row] + offset, most[row])
+
+
+def _first_best(row: npt.NDArray[np.int64], rank: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Of each row's candidates, which are side by side, the first of the highest rank."""
+    start = np.flatnonzero(np.diff(row, prepend=-1))
+    best = np.flatnonzero(rank == np.maximum.reduceat(rank, start)[row])
+    return best[np.unique(row[best], return_index=True)[1]]
 
 
 def _rows(interval: Interval, chosen: npt.NDArray[np.int64]) -> Interval:

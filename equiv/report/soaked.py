@@ -38,9 +38,9 @@ def render(
     compilations = len({int(verdict.case.rpartition("-")[2]) // drawn.sharing for verdict in verdicts})
     refused = ", ".join(f"{count} {reason}" for reason, count in sorted(drawn.refused.items())) or "none"
     spent = sum(verdict.seconds for verdict in verdicts)
-    shared = f"{compilations} set(s) of compiled axes for up to {drawn.sharing} cases each"
+    shared = f"{compilations} set(s) of compiled axes for up to {drawn.sharing} cases each, of about {drawn.most:g} s"
     lines = [
-        f"seed {drawn.seed}: {shared}, of about {drawn.most:g} s at most; draws that were no case as they were: {refused}",
+        f"seed {drawn.seed}: {shared} at most; draws that were no case as they were: {refused}",
         f"{took:.0f} s, {1000 * spent / max(1, len(verdicts)):.0f} ms a case and core with compilations",
         *remarks,
     ]
