@@ -200,7 +200,9 @@ STATE: Mapping[str, Callable[[Draws, tuple[int, ...], bool], Bits]] = {
     "zero": _each(ROW["zero"]),
     "signed_zeros": _each(make.signed_zeros),
     "subnormals": _tiny,
+    "powers": _each(lambda d, shape: make.wide(d, shape, low=-8, high=3) & np.uint16(0xFF80)),
 }
+"""`powers`, of two: times a decay of nine significant bits, as in cases of BF16 states, they are BF16 ties."""
 _ROWS: tuple[tuple[str, Mapping[str, Fill]], ...] = (("q", ROW), ("k", ROW), ("v", ROW), ("out_gate", OUT_GATE))
 REGIMES: Mapping[str, tuple[str, ...]] = {
     **{piece: tuple(table) for piece, table in _ROWS},

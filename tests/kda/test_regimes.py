@@ -14,7 +14,9 @@ from equiv.buffers import storage
 from equiv.inputs import Draws
 from equiv.kda import PAIR
 from equiv.kda.regimes import REGIMES, STATE
+from equiv.rounding.arithmetic import bits_of
 from equiv.rounding.formats import BF16, F32, decode, is_nan
+from equiv.rounding.kda_prepare import Execution, decays
 
 VALUES = ("q", "k", "v", "out_gate", "f_a", "beta", "conv_w", "conv_bias", "a_log", "dt_bias", "f_b", "norm_w",
           "conv_state", "state")  # fmt: skip
@@ -128,3 +130,13 @@ def test_decays_next_to_one_and_next_to_the_bound() -> None:
     assert near_one.max() <= -7
     mixed = np.asarray(decode(PAIR.inputs(case({"dt_bias": "mixed"}))["dt_bias"], F32))
     assert all(some.any() for some in (mixed < -7, np.abs(mixed) < 5, mixed > 7))
+
+
+def test_powers_of_two_decayed_as_the_bf16_cases_say_are_ties() -> None:
+    wanted = case({"state": "powers", "a_log": "largest", "beta": "flat"}, state="bf16", lower_bound=-1.322)
+    inputs = PAIR.inputs(wanted)
+    assert not (inputs["state"][~is_nan(inputs["state"], BF16)] & 0x7F).any()
+    declared = PAIR.declared("candidate", {"nvidia-cutlass-dsl": "4.8.1"}, "sm_90a", wanted)
+    assert declared is not None
+    found = decays(np.zeros((6, 128), np.uint32), inputs, bits_of(-1.322), Execution(declared))
+    assert np.unique(found).tolist() == [0x3E888000, 0x3F800000]  # nine significant bits; 1
