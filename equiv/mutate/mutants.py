@@ -1,11 +1,11 @@
 """The mutants of one kernel of one image, and those among them that cannot matter.
 
 Recognised as equivalent: what decodes to the same handler and arguments; a change of an instruction whose result
-nothing needs (strong liveness over registers); a jump to the next instruction left out; another rounding of an integer
-conversion that is exact; what `equiv.mutate.ranges` proves from the bits a register can have, and
-`equiv.mutate.threads` by computing for every thread what depends on its number alone. Left out as invisible: what the
-emulator executes nothing of, and the jump back to a wait (`Target.polls`). Not recognised: anything that
-takes knowledge of inputs (an addition that happens to be exact, a subnormal that never comes); people say those in
+nothing needs (strong liveness over registers), or a cache policy alone; a jump to the next instruction left out;
+another rounding of an integer conversion that is exact; what `equiv.mutate.ranges` proves from the bits a register can
+have, and `equiv.mutate.threads` by computing for every thread what depends on its number alone. Left out as invisible:
+what the emulator executes nothing of, and the jump back to a wait (`Target.polls`). Not recognised: anything that takes
+knowledge of inputs (an addition that happens to be exact, a subnormal that never comes); people say those in
 `equiv.mutate.argued`.
 """
 
@@ -195,6 +195,12 @@ class Target:
         backend.handlers(shapes)
         yield from found
 
+    def _hints(self, one: Instruction) -> bool:
+        made = written(one)
+        alone = bool(made) and all(self.makers.get(name) is one for name in made)
+        uses = [(use, name) for name in made for use in self.readers.get(name, ())] if alone else []
+        return bool(uses) and all(_hinted(self.kernel.instructions[use], name) for use, name in uses)
+
     def _source(self, one: Instruction) -> tuple[str, int] | None:
         decides = self.makers.get(one.guard or "") if one.opcode.startswith("bra") else None
         return (one if decides is None else decides).source
@@ -204,6 +210,8 @@ class Target:
             return "the same code"
         if index in self.dead:
             return "its result is not needed"
+        if self._hints(one):
+            return "only a cache policy depends on it"
         target = one.operands[-1] if one.opcode.startswith("bra") else None
         if isinstance(target, Symbol) and self.kernel.labels[target.name] == index + 1:
             return "a jump to the next instruction"
@@ -211,6 +219,11 @@ class Target:
         if words[0] == "cvt" and ".".join(words[-2:]) in _EXACT and after.opcode.startswith("cvt."):
             return "the conversion is exact"
         return self.ranges.equivalent(one, after) or self.by_thread.equivalent(index, one, after)
+
+
+def _hinted(one: Instruction, name: str) -> bool:
+    """Whether all that an instruction reads a register for is a cache policy."""
+    return "L2::cache_hint" in one.opcode and name not in read(replace(one, operands=one.operands[:-1]))
 
 
 def _same(one: Decoded, other: Decoded) -> bool:

@@ -32,6 +32,15 @@ def test_a_result_that_nothing_needs_cannot_matter() -> None:
     assert set(found.values()) == {""}
 
 
+def test_a_cache_policy_cannot_matter() -> None:
+    hinted = "ld.global.L2::cache_hint.b32 %r1, [%rd1], %rd2; st.global.b32 [%rd1+8], %r1;"
+    assert set(reasons(f"mov.b64 %rd2, 0; {hinted} ret;", "mov.b64").values()) == {"only a cache policy depends on it"}
+    found = reasons(f"mov.b64 %rd2, 0; {hinted} st.global.b64 [%rd1], %rd2; ret;", "mov.b64")
+    assert set(found.values()) == {""}
+    found = reasons(f"mov.b64 %rd2, 0; mov.b64 %rd2, %rd1; {hinted} ret;", "mov.b64")
+    assert "only a cache policy depends on it" not in found.values()
+
+
 def test_a_jump_to_the_next_instruction_cannot_matter() -> None:
     assert reasons("bra.uni L; L: ret;", "bra.uni") == {"pmevent 0;": "a jump to the next instruction"}
     assert reasons("bra.uni L; mov.b32 %r1, %r2; L: ret;", "bra.uni") == {"pmevent 0;": ""}
