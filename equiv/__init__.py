@@ -11,7 +11,15 @@ from __future__ import annotations
 import importlib
 import sys
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from equiv.casefile import load as load_cases
+    from equiv.device import device
+    from equiv.errors import EquivError
+    from equiv.pairs import get as pair
+    from equiv.records import Case, Status, Verdict
+    from equiv.verify import verify
 
 __all__ = ["Case", "EquivError", "Status", "Verdict", "__version__", "device", "load_cases", "pair", "verify"]
 

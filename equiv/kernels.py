@@ -196,6 +196,10 @@ def in_place(pair: Pair, name: str) -> Pair:
     def undefined(case: Case, inputs: Mapping[str, Bits]) -> dict[str, Bits]:
         return {output: mask for output, mask in pair.undefined(case, inputs).items() if output not in kernel.omits}
 
+    def quantised(case: Case, inputs: Mapping[str, Bits], declared: Any) -> tuple[Any, ...]:  # noqa: ANN401  as Pair's
+        found = pair.quantised(case, inputs, declared) if pair.quantised else ()
+        return tuple(one for one in found if not {one.codes, one.scales} & set(kernel.omits))
+
     forms = {"oracle": pair.forms.get("oracle", ()), "candidate": kernel.forms}
     return replace(
         pair,
@@ -205,6 +209,7 @@ def in_place(pair: Pair, name: str) -> Pair:
         output_specs=output_specs,
         declaration=declaration,
         undefined=undefined,
+        quantised=pair.quantised and quantised,
         forms={party: some for party, some in forms.items() if some},
         form=form,
     )

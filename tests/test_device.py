@@ -21,7 +21,7 @@ from cuda.bindings import driver
 from cutlass.cute.runtime import from_dlpack
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-import equiv.device
+from equiv.device import device as named
 from equiv.emulator.content import window
 from equiv.emulator.device import EmulatedDevice
 from equiv.emulator.record import RecordFolder
@@ -38,7 +38,7 @@ ARCHITECTURES = ["sm_90a", "sm_100a"]
 
 @pytest.fixture(params=ARCHITECTURES)
 def device(request: pytest.FixtureRequest) -> EmulatedDevice:
-    found = equiv.device.device(f"emulated:{request.param}")
+    found = named(f"emulated:{request.param}")
     assert isinstance(found, EmulatedDevice)
     return found
 
@@ -62,7 +62,7 @@ def fused(x: torch.Tensor, scale: float, other: torch.Tensor | float) -> torch.T
 @pytest.mark.parametrize("name", ["emulated:sm_80", "emulated", "cuda:", "cuda:-1", "cuda:x", "tpu:0", ""])
 def test_a_name_that_does_not_exist_lists_those_that_do(name: str) -> None:
     with pytest.raises(UsageError) as caught:
-        equiv.device.device(name)
+        named(name)
     assert str(caught.value) == f"no device named {name!r}; known: emulated:sm_90a, emulated:sm_100a, cuda:N, cuda"
 
 
@@ -76,7 +76,7 @@ def test_a_gpu_that_is_not_there_is_unsupported(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UnsupportedError) as caught:
-        equiv.device.device("cuda:0")
+        named("cuda:0")
     assert (caught.value.needs, str(caught.value)) == ("gpu", "needs gpu: cuda:0 asked for, 0 present")
 
 
@@ -84,9 +84,9 @@ def test_a_gpus_capability_gives_its_architecture_or_is_named(monkeypatch: pytes
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: ((9, 0), (12, 0))[index])
-    assert equiv.device.device("cuda:0").arch == "sm_90a"
+    assert named("cuda:0").arch == "sm_90a"
     with pytest.raises(UnsupportedError) as caught:
-        equiv.device.device("cuda:1")
+        named("cuda:1")
     assert str(caught.value) == "needs capability:12.0: cuda:1; kernels are known for 9.0, 10.0"
 
 

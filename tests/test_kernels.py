@@ -6,7 +6,9 @@ import functools
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import brought
@@ -136,6 +138,17 @@ def test_what_a_kernel_does_not_do_is_a_mismatch_unless_it_says_so() -> None:
     assert part.notes[-1] == "candidate: pool is not compared: has no pool"
     with pytest.raises(UsageError, match="kernel 'none' omits every output of fake\\+none::good: nothing is left"):
         judged("none")
+
+
+def test_codes_and_scales_are_judged_as_pairs_where_a_kernel_omits_neither() -> None:
+    both, one = SimpleNamespace(codes="y", scales="y"), SimpleNamespace(codes="y", scales="pool")
+    fake = replace(pairs.get("fake"), quantised=lambda _case, _inputs, _declared: (both, one))
+    (case, *_) = casefile.load(CASES / "fake.toml", fake)
+    for name, kept in (("lazy", (both, one)), ("part", (both,))):
+        found = kernels.in_place(fake, name).quantised
+        assert found is not None
+        assert found(case, {}, None) == kept
+    assert kernels.in_place(pairs.get("fake"), "part").quantised is None
 
 
 def test_values_that_a_kernel_returns_are_kept_if_they_fit() -> None:

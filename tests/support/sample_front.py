@@ -28,7 +28,7 @@ from equiv.rounding.matrix_native import fused_dot
 if TYPE_CHECKING:
     import pytest
 
-    from equiv.emulator.device import EmulatedDevice
+    from equiv.device import Device
 
 Given = dict[str, Any]
 U16 = npt.NDArray[np.uint16]
@@ -85,7 +85,7 @@ def options(given: Given, *, mx: bool = False) -> dict[str, Any]:
     return {"key_at": 2112 if packed else 1536, "weight_at": 2240 if packed else 1664, "fp4": fp4, "mx": mx}
 
 
-def run(device: EmulatedDevice, given: Given, *, mx: bool = False) -> dict[str, npt.NDArray[np.uint8]]:
+def run(device: Device, given: Given, *, mx: bool = False) -> dict[str, npt.NDArray[np.uint8]]:
     """The bytes of `OUTPUTS` after one launch; the inputs stay as they are."""
     own = given | {name: given[name].clone() for name in OUTPUTS}
     # The weights' address is in device memory, where the emulator does not look for tensors.
@@ -98,7 +98,7 @@ def run(device: EmulatedDevice, given: Given, *, mx: bool = False) -> dict[str, 
     return {name: bits(own[name]) for name in OUTPUTS}
 
 
-def expected(device: EmulatedDevice, given: Given, *, mx: bool = False) -> dict[str, npt.NDArray[np.uint8]]:
+def expected(device: Device, given: Given, *, mx: bool = False) -> dict[str, npt.NDArray[np.uint8]]:
     """What `run` must give, bit for bit."""
     own = given | {name: given[name].clone() for name in OUTPUTS}
     q = torch.from_numpy(query(given, device.arch).view(np.int16)).view(torch.bfloat16).reshape(-1, HEADS, DIM)
