@@ -374,7 +374,7 @@ def _live_tensors(addresses: Sequence[int]) -> Iterator[tuple[str, Any]]:
     import torch
 
     wanted = set(addresses)
-    for candidate in chain.from_iterable(map(gc.get_objects, range(3))):
+    for candidate in chain.from_iterable(reversed(gc.get_objects(age)) for age in range(3)):
         if not wanted:
             return
         if type(candidate) not in {torch.Tensor, torch.nn.Parameter} or candidate.device.type != "cpu":

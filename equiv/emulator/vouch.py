@@ -19,6 +19,7 @@ from equiv.emulator.contraction import contract
 from equiv.emulator.ptx_emitter import emit
 from equiv.emulator.toolchain import Ptxas, assemble, assembler_of, disassemble, nvdisasm_version, ptxas_for
 from equiv.errors import EmulatorError, UnsupportedError
+from equiv.terminal import kernel_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,7 +109,7 @@ def _difference(ours: Sass, theirs: Sass) -> str | None:
         others = theirs[name]
         for number, (line, other) in enumerate(zip(lines, others, strict=False)):
             if line != other:
-                return f"{name}, SASS line {number}: {line!r} against {other!r}"
+                return f"{kernel_name(name)}, SASS line {number}: {line!r} against {other!r}"
         if len(lines) != len(others):
-            return f"{name}: {len(lines)} SASS lines against {len(others)}"
+            return f"{kernel_name(name)}: {len(lines)} SASS lines against {len(others)}"
     return None
