@@ -28,7 +28,7 @@ def reasons(body: str, opcode: str) -> dict[str, str]:
 def test_a_result_that_nothing_needs_cannot_matter() -> None:
     found = reasons("add.f32 %f1, %f2, %f3; st.global.b32 [%rd1], %r1; ret;", "add.f32")
     assert set(found.values()) == {"its result is not needed"}
-    found = reasons("add.f32 %f1, %f2, %f3; st.global.f32 [%rd1], %f1; ret;", "add.f32")
+    found = reasons("ld.global.f32 %f2, [%rd1]; add.f32 %f1, %f2, %f3; st.global.f32 [%rd1], %f1; ret;", "add.f32")
     assert set(found.values()) == {""}
 
 
@@ -41,6 +41,18 @@ def test_a_cache_policy_cannot_matter() -> None:
     assert "only a cache policy depends on it" not in found.values()
 
 
+def test_what_is_made_of_registers_that_nothing_writes_cannot_matter() -> None:
+    ends = "prmt.b32 %r4, %r3, %r1, 0x5410; st.global.b32 [%rd1], %r4; ret;"
+    found = reasons(f"prmt.b32 %r1, %r2, %r5, 0x3340; {ends}", "prmt.b32")
+    assert found["pmevent 0;"] == ""  # the second prmt has a register that is written
+    both = [
+        one.equivalent for one in target_of(f"prmt.b32 %r1, %r2, %r5, 0x3340; {ends}").mutants(ALL) if not one.index
+    ]
+    assert set(both) == {"it is made of registers that nothing writes"}
+    found = reasons(f"mov.b32 %r5, 1; or.b32 %r1, %r2, %r5; {ends}", "or.b32")
+    assert set(found.values()) == {""}
+
+
 def test_a_jump_to_the_next_instruction_cannot_matter() -> None:
     assert reasons("bra.uni L; L: ret;", "bra.uni") == {"pmevent 0;": "a jump to the next instruction"}
     assert reasons("bra.uni L; mov.b32 %r1, %r2; L: ret;", "bra.uni") == {"pmevent 0;": ""}
@@ -48,10 +60,10 @@ def test_a_jump_to_the_next_instruction_cannot_matter() -> None:
 
 def test_another_rounding_of_an_exact_conversion_cannot_matter() -> None:
     store = "st.global.f32 [%rd1], %f1; ret;"
-    short = reasons(f"cvt.rn.f32.s16 %f1, %rs1; {store}", "cvt.rn.f32.s16")
+    short = reasons(f"ld.global.b16 %rs1, [%rd1]; cvt.rn.f32.s16 %f1, %rs1; {store}", "cvt.rn.f32.s16")
     assert short["cvt.rz.f32.s16 %f1, %rs1;"] == "the conversion is exact"
     assert short["pmevent 0;"] == ""
-    long = reasons(f"cvt.rn.f32.s32 %f1, %r1; {store}", "cvt.rn.f32.s32")
+    long = reasons(f"ld.global.b32 %r1, [%rd1]; cvt.rn.f32.s32 %f1, %r1; {store}", "cvt.rn.f32.s32")
     assert long["cvt.rz.f32.s32 %f1, %r1;"] == ""
 
 
