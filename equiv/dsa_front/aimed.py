@@ -1,11 +1,11 @@
 """Latents and weights aimed at decisions of the norm, and at those behind the sums of slices.
 
 `rows`: each addition of a row's squares moves its factor by the last bit, and that tips normalised columns. Of a row,
-lane 0 of the candidate's 32 (columns 8 l .. 8 l + 7 of every 256) holds a large element in one of its four chains
-(columns mod 4). What that chain and the lanes it meets in the butterfly add is by turns less and more than half an ulp
-of the sum, so that each addition rounded otherwise changes it. The squares of all other elements vanish, so they may
-take significands with which x * factor * gamma rounds to BF16 one way for the row's factor and another way for that of
-a sum an ulp beside. Gamma brings small and large elements back to one size (`by_lane`).
+lane 0 of the candidate's (`Layout`) holds a large element in one of its four chains (columns mod 4). What that chain,
+the lanes it meets in the butterfly and the other slices add is by turns less and more than half an ulp of the sum, so
+that each addition rounded otherwise changes it. The squares of all other elements vanish, so they may take significands
+with which x * factor * gamma rounds to BF16 one way for the row's factor and another way for that of a sum an ulp
+beside. Gamma brings small and large elements back to one size (`by_lane`).
 
 `slices`: sums of slices that lie beside a tie of BF16 at which a scale doubles or a code changes.
 
@@ -14,6 +14,7 @@ a sum an ulp beside. Gamma brings small and large elements back to one size (`by
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -24,13 +25,13 @@ from equiv.dsa_front import values
 from equiv.geometry.front import RANK
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from equiv.inputs import Draws, Ints, Reals, Shape, Target
     from equiv.records import Bits
 
 CHUNK: Final = 8
 CHAINS: Final = 4
-STAR: Final = (0, 1, 2, 4, 8, 16)
-"""The lane of the large element, and those it meets in the five steps of a butterfly."""
 SMALL: Final = 20
 """Binades from the large element to the small ones."""
 TRIES: Final = 200
@@ -42,13 +43,47 @@ FEW: Final = ((130, 165), (195, 220))
 each alone rounds down, or up, and two of a kind together the other way."""
 
 _COLUMN: Final = np.arange(RANK)
-_LANE: Final = _COLUMN % 256 // CHUNK
 _CHAIN: Final = _COLUMN % CHAINS
 
 
-def by_lane(draws: Draws, shape: Shape) -> Bits:
-    """Gamma: about 2^-5 in the lanes of `STAR` and 2^15 in all others, the same in both halves of the columns."""
-    exponent = 127 + np.where(np.isin(_LANE, STAR), -5, SMALL - 5)
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Who adds up a row's squares: each of some slices of the columns some lanes, eight columns in turn each."""
+
+    lanes: int
+    slices: int
+
+    @property
+    def lane(self) -> Ints:
+        """Of each column."""
+        return _COLUMN % (self.lanes * CHUNK) // CHUNK
+
+    @property
+    def slice(self) -> Ints:
+        """Of each column."""
+        return _COLUMN // (RANK // self.slices)
+
+    @property
+    def star(self) -> tuple[int, ...]:
+        """The lane of the large element, and those it meets in the steps of a butterfly."""
+        return (0, *(1 << step for step in range(self.lanes.bit_length() - 1)))
+
+
+LAYOUTS: Final[Mapping[str, Layout]] = {
+    "aimed_rows": Layout(32, 1),
+    "aimed_halves": Layout(16, 2),
+    "aimed_quarters": Layout(16, 4),
+}
+"""Regime of latents -> layout: of `IndexFrontMma`, and of `IndexFrontHopper` with two slices and with four."""
+
+
+def by_lane(draws: Draws, shape: Shape, lanes: int) -> Bits:
+    """Gamma: about 2^-5 in the lanes of a layout's star and 2^15 in all others, the same in both halves of the columns.
+
+    Of 16 lanes those are the same for any number of slices.
+    """
+    layout = Layout(lanes, 1)
+    exponent = 127 + np.where(np.isin(layout.lane, layout.star), -5, SMALL - 5)
     bits = (exponent << 7 | draws.below("mantissa", 128, shape)).astype(np.uint16)
     return values.mirrored(bits, RANK // 2, negative=False)
 
@@ -89,7 +124,7 @@ def slices(target: Target, width: int, shape: Shape) -> Bits:
     return bits
 
 
-def rows(draws: Draws, shape: Shape, gamma: Bits, eps: float) -> Bits:
+def rows(draws: Draws, shape: Shape, gamma: Bits, eps: float, layout: Layout) -> Bits:
     """Latents [rows, 1536] for a gamma [1536].
 
     A row's chain and whether its additions round down or up first are dealt such that neighbouring rows have all
@@ -97,15 +132,16 @@ def rows(draws: Draws, shape: Shape, gamma: Bits, eps: float) -> Bits:
     """
     size = 127 - 2 + draws.below("size", 9, (shape[0],))
     turn = int(draws.below("turn", 2, (1,))[0])
-    kinds = draws.below("kinds", 2, (shape[0], CHAINS + len(STAR)))
+    kinds = draws.below("kinds", 2, (shape[0], CHAINS + 6))
     significands = [least + draws.below(f"few{kind}", most - least, shape) for kind, (least, most) in enumerate(FEW)]
     order = draws.order("roots", TRIES)
     small = size[:, None] - SMALL << 7 | draws.below("mantissa", 128, shape)
     bits = small.astype(np.uint16)
     for row in range(shape[0]):
-        kind = _kinds(row % CHAINS, row // 4 + row // 16 + turn, kinds[row])
-        large = int(np.argmax((STAR[0] == _LANE) & (row % CHAINS == _CHAIN)))
-        last = int(np.flatnonzero((STAR[-1] == _LANE) & (kind >= 0))[0])
+        kind = _kinds(layout, row % CHAINS, row // 4 + row // 16 + turn, kinds[row])
+        large = int(np.argmax((layout.lane == 0) & (row % CHAINS == _CHAIN)))
+        end = layout.lane == layout.star[-1] if layout.slices == 1 else layout.slice == layout.slices - 1
+        last = int(np.flatnonzero(end & (kind >= 0))[0])
         kind[last] = -1
         root, trim, decisive = _sum(int(size[row]) - 127, int((kind == 1).sum()), eps, np.roll(order, row))
         bits[row] = _aimed(bits[row], decisive, gamma)
@@ -116,14 +152,18 @@ def rows(draws: Draws, shape: Shape, gamma: Bits, eps: float) -> Bits:
     return bits | (draws.signs("sign", shape) << 15).astype(np.uint16)
 
 
-def _kinds(chain: int, turn: int, drawn: Ints) -> Ints:
-    """Index into `FEW` of each column [1536], or -1: the chain's behind its first by turns, then one of each lane."""
+def _kinds(layout: Layout, chain: int, turn: int, drawn: Ints) -> Ints:
+    """Index into `FEW` of each column [1536], or -1.
+
+    Those of the chain behind its first by turns, then one of each chain beside, of each lane, and of each slice behind.
+    """
     kind = np.full(RANK, -1)
-    own = np.flatnonzero((STAR[0] == _LANE) & (chain == _CHAIN))
+    own = np.flatnonzero((layout.slice == 0) & (layout.lane == 0) & (chain == _CHAIN))
     kind[own[1:]] = (np.arange(1, len(own)) + turn) % 2
-    beside = [(STAR[0], chain ^ 1), (STAR[0], (chain ^ 2) & 2 | drawn[0]), *((lane, chain) for lane in STAR[1:])]
-    for at, (lane, other) in enumerate(beside, 1):
-        columns = np.flatnonzero((lane == _LANE) & (other == _CHAIN))
+    beside = [(0, 0, chain ^ 1), (0, 0, (chain ^ 2) & 2 | drawn[0])]
+    beside += [(0, lane, chain) for lane in layout.star[1:]] + [(part, 0, chain) for part in range(1, layout.slices)]
+    for at, (part, lane, other) in enumerate(beside, 1):
+        columns = np.flatnonzero((part == layout.slice) & (lane == layout.lane) & (other == _CHAIN))
         kind[columns[(turn + at) % len(columns)]] = drawn[at]
     return kind
 

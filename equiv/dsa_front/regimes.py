@@ -88,17 +88,18 @@ W_QA: Mapping[str, Fill] = {
     "ones": lambda _, shape: make.exact_bf16(np.ones(shape)),
     "zero": lambda _, shape: np.zeros(shape, dtype=np.uint16),
     "wide": lambda d, shape: make.wide(d, shape, low=-12, high=12),
-    "by_lane": aimed.by_lane,
+    "by_lane": lambda d, shape: aimed.by_lane(d, shape, 32),
+    "by_half_lane": lambda d, shape: aimed.by_lane(d, shape, 16),
     "flushed": lambda d, shape: aimed.flushed(d, shape, 1),
 }
 SLICES = "slices"
 """Weights that are aimed at the quantisation, so they depend on the format (`equiv.dsa_front.aimed`)."""
-AIMED = "aimed_rows"
+AIMED = tuple(aimed.LAYOUTS)
 """Latents that are aimed at how they are normalised, so they depend on gamma and eps (`equiv.dsa_front.aimed`)."""
 
 
 REGIMES: Mapping[str, tuple[str, ...]] = {
-    "latent": (*LATENT, *QUERY, AIMED),
+    "latent": (*LATENT, *QUERY, *AIMED),
     "w_q": (*W_Q, SLICES),
     "w_qa": tuple(W_QA),
     **{piece: known for piece, known in index.REGIMES.items() if piece != "q"},
@@ -133,8 +134,8 @@ def inputs(case: Case) -> dict[str, Bits]:
 
 def _latent(case: Case, gamma: Bits) -> Bits:
     batch, name, draws = whole(case, "batch"), regime(case, "latent"), Draws(case.seed, "latent")
-    if name == AIMED:
-        return aimed.rows(draws, (batch, RANK), gamma, float(tensors.axis(case, "eps")))
+    if name in AIMED:
+        return aimed.rows(draws, (batch, RANK), gamma, float(tensors.axis(case, "eps")), aimed.LAYOUTS[name])
     if name not in QUERY:
         return LATENT[name](draws, (batch, RANK))
     target, group = index.quantised(case)

@@ -18,12 +18,11 @@ _NO_DESTINATION = (
     "tcgen05.dealloc",
 )  # fmt: skip
 _READ_AND_WRITTEN = ("wgmma.mma_async",)
-PURE = frozenset({
+_PURE = frozenset({
     "abs", "add", "and", "bfe", "bfi", "brev", "clz", "copysign", "cvt", "cvta", "div", "ex2", "fma", "fns",
     "lg2", "lop3", "mad", "mad24", "max", "min", "mov", "mul", "mul24", "neg", "not", "or", "popc", "prmt", "rcp",
     "rem", "rsqrt", "sad", "selp", "set", "setp", "shf", "shl", "shr", "sqrt", "sub", "tanh", "xor",
 })  # fmt: skip
-"""Instructions that compute a result and do nothing else."""
 _ENDS_BLOCK = frozenset({"bra", "brx", "ret", "exit", "trap"})
 
 
@@ -120,7 +119,7 @@ def _find_live(kernel: Kernel, found: list[Block]) -> None:
         not next_blocks or kernel.instructions[block.end - 1].opcode.startswith("ret")
         for block, next_blocks in zip(found, following, strict=True)
     ]
-    facts = [(written(one), read(one), one.opcode.split(".")[0] in PURE, one.guard) for one in kernel.instructions]
+    facts = [(written(one), read(one), one.opcode.split(".")[0] in _PURE, one.guard) for one in kernel.instructions]
     live_in: list[set[str]] = [set() for _ in found]
     changed = True
     while changed:

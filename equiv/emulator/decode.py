@@ -149,9 +149,11 @@ class Decoder:
             found.add(Slot(spec.name, "const", "b64", 64), Place("label", operand.name))
         elif spec.kind == "table":
             self._table(spec, operand, found)
-        elif spec.kind == "imm":
+        elif spec.kind in {"imm", "count"}:
             if not isinstance(operand, Immediate) or operand.kind != "int":
                 raise _MisfitError(f"operand {spec.name} must be an integer constant")
+            if spec.kind == "count" and operand.bits >> 31:
+                raise _MisfitError(f"operand {spec.name} must be a count, from 0 on")
             found.add(Slot(spec.name, "const", "b64", 64), Place("value", value=operand.bits))
         elif spec.kind == "clock":
             bits, shift = _CLOCKS.get(operand.name, (0, 0)) if isinstance(operand, Special) else (0, 0)

@@ -1,8 +1,8 @@
 """The mutants of one kernel of one image, and those among them that cannot matter.
 
 Recognised as equivalent: what decodes to the same handler and arguments; a change of an instruction whose result
-nothing needs (strong liveness over registers), or a cache policy alone, or that is made of registers which nothing
-writes (there a compiler left the bits open); a jump to the next instruction left out;
+nothing needs (strong liveness over registers), or a cache policy alone; bytes packed from registers that nothing
+writes, which a compiler left open; a jump to the next instruction left out;
 another rounding of an integer conversion that is exact; what `equiv.mutate.ranges` proves from the bits a register can
 have, and `equiv.mutate.threads` by computing for every thread what depends on its number alone. Left out as invisible:
 what the emulator executes nothing of, and the jump back to a wait (`Target.polls`). Not recognised: anything that takes
@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from equiv.emulator import backend, contraction, engine, ptx_parser
-from equiv.emulator.dataflow import PURE, blocks, read, written
+from equiv.emulator.dataflow import blocks, read, written
 from equiv.emulator.decode import ARCHITECTURES, Decoder
 from equiv.emulator.inline import inline
 from equiv.emulator.ptx import Symbol
@@ -203,10 +203,10 @@ class Target:
         return bool(uses) and all(_hinted(self.kernel.instructions[use], name) for use, name in uses)
 
     def _open(self, one: Instruction) -> bool:
-        """Whether an instruction computes something of nothing but registers that the kernel never writes."""
+        """Whether an instruction packs nothing but registers that the kernel never writes."""
         given = read(one)
-        pure = one.opcode.split(".")[0] in PURE and one.guard is None
-        return pure and bool(given) and self._written.isdisjoint(given)
+        packs = one.opcode.startswith("prmt.") and one.guard is None
+        return packs and bool(given) and self._written.isdisjoint(given)
 
     @cached_property
     def _written(self) -> frozenset[str]:
@@ -224,7 +224,7 @@ class Target:
         if self._hints(one):
             return "only a cache policy depends on it"
         if self._open(one):
-            return "it is made of registers that nothing writes"
+            return "it packs registers that nothing writes"
         target = one.operands[-1] if one.opcode.startswith("bra") else None
         if isinstance(target, Symbol) and self.kernel.labels[target.name] == index + 1:
             return "a jump to the next instruction"

@@ -6,6 +6,7 @@ Looks through instructions without a guard; a register that several write has th
   never has; a bound moved past a value the register never has; a `selp` of constants of which only whether it is zero
   is read;
 * an `and` whose constant differs only in bits that are zero in its other operand, as the low half of a widened bf16;
+* a `prmt` whose selector differs only in which bytes of zeros it takes;
 * another rounding of a product with a power of two, where all that is made of it is a saturating conversion to 8 bits
   or fewer: the product is exact but for what is below 2^-126, which becomes a zero of the same sign either way, and
   beyond 2^127, which saturates either way.
@@ -89,6 +90,10 @@ class Ranges:
                 width = (1 << TYPE_BITS[words[-1]]) - 1
                 if not (was.bits ^ now.bits) & width & ~self.zeros(one.operands[1]):
                     return "the bits that the constant differs in are zero"
+        if one.opcode == after.opcode == "prmt.b32" and one.operands[:3] == after.operands[:3]:
+            taken, instead = (self._bytes(made) for made in (one, after))
+            if taken is not None and taken == instead:
+                return "the bytes that it takes instead are zero, too"
         if words in (["mul", "f32"], ["mul", "rn", "f32"]) and after.opcode in {"mul.rz.f32", "mul.rp.f32"}:
             power = any(self.zeros(factor) & MANTISSA == MANTISSA for factor in one.operands[1:])
             if power and self._only_narrowed(one.operands[0]):
@@ -170,6 +175,15 @@ class Ranges:
         if (was.bits ^ now.bits) & signs:  # one of them is the least, the other the greatest there is
             return False
         return between is not None and bool(between(was.bits, now.bits) & width & self.zeros(one.operands[1]))
+
+    def _bytes(self, one: Instruction) -> list[int | None] | None:
+        """The selector's nibbles of a `prmt`, None where the byte is zero; None for all if it is in a register."""
+        selector = one.operands[3]
+        if not isinstance(selector, Immediate):
+            return None
+        zeros = [self.zeros(operand) >> 8 * byte & 0xFF == 0xFF for operand in one.operands[1:3] for byte in range(4)]
+        nibbles = [selector.bits >> 4 * place & 0xF for place in range(4)]
+        return [None if zeros[nibble & 7] else nibble for nibble in nibbles]
 
     def _reading(self, name: str) -> list[Instruction]:
         return [self._kernel.instructions[index] for index in self._readers.get(name, ())]

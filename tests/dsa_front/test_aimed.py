@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -46,8 +46,8 @@ def normalised(x: npt.NDArray[np.float64], gamma: Bits, at: tuple[int, int], mod
 
 @pytest.mark.parametrize("mode", ["up", "down"])
 def test_most_additions_of_a_rows_chain_decide_some_column(mode: str) -> None:
-    gamma = aimed.by_lane(Draws(0, "w_qa"), (1, RANK))[0]
-    x = decode(aimed.rows(Draws(0, "latent"), (ROWS, RANK), gamma, float(EPS)), BF16)
+    gamma = aimed.by_lane(Draws(0, "w_qa"), (1, RANK), 32)[0]
+    x = decode(aimed.rows(Draws(0, "latent"), (ROWS, RANK), gamma, float(EPS), aimed.LAYOUTS["aimed_rows"]), BF16)
     places = [(chunk, column) for chunk in range(6) for column in range(8) if (chunk, column) >= (0, 4)]
     killed = sum(
         (normalised(x[row], gamma, at, mode) != normalised(x[row], gamma, at, "")).any()
@@ -58,8 +58,51 @@ def test_most_additions_of_a_rows_chain_decide_some_column(mode: str) -> None:
     assert killed > 0.4 * ROWS * len(places) / 4  # each is aimed at one way, up or down
 
 
+def sliced(x: npt.NDArray[np.float64], slices: int, at: str, mode: str) -> npt.NDArray[np.float32]:
+    """Sums of squares [rows] as IndexFrontHopper adds them; the addition `at` is rounded as `mode` says."""
+    columns = x.reshape(len(x), slices, RANK // slices // 128, 16, 8)
+
+    def add(one: npt.NDArray[Any], other: npt.NDArray[Any], name: str) -> npt.NDArray[np.float32]:
+        return rounded(one.astype(np.float64) + other, mode if name == at else "")
+
+    chains = [np.zeros((len(x), slices, 16), dtype=np.float32)] * 4
+    for chunk in range(columns.shape[2]):
+        for column in range(8):
+            square = columns[:, :, chunk, :, column] ** 2
+            chains[column % 4] = add(chains[column % 4], square, f"chunk {chunk} column {column}")
+    total = add(add(chains[0], chains[1], "0 + 1"), add(chains[2], chains[3], "2 + 3"), "pairs")
+    for distance in (8, 4, 2, 1):
+        total = add(total, total[..., np.arange(16) ^ distance], f"{distance} apart")
+    found: npt.NDArray[np.float32] = total[:, 0, 0]
+    for part in range(1, slices):
+        found = add(found, total[:, part, 0], f"slice {part}")
+    return found
+
+
+@pytest.mark.parametrize("name", ["aimed_halves", "aimed_quarters"])
+def test_every_addition_of_a_tile_of_the_hopper_form_decides_some_column_both_ways(name: str) -> None:
+    layout = aimed.LAYOUTS[name]
+    gamma = aimed.by_lane(Draws(1, "w_qa"), (1, RANK), layout.lanes)[0]
+    x = decode(aimed.rows(Draws(1, "latent"), (ROWS, RANK), gamma, float(EPS), layout), BF16)
+    factors, scale = x.astype(np.float32), decode(gamma, BF16).astype(np.float32)
+
+    def columns(at: str, mode: str) -> npt.NDArray[np.uint32]:
+        mean = sliced(x, layout.slices, at, mode) / np.float32(RANK) + EPS
+        words = (factors * (1 / np.sqrt(mean.astype(np.float64))).astype(np.float32)[:, None] * scale).view(np.uint32)
+        return words + np.uint32(0x7FFF) + (words >> np.uint32(16) & np.uint32(1)) >> np.uint32(16)
+
+    chunks = RANK // layout.slices // 128
+    places = [f"chunk {chunk} column {column}" for chunk in range(chunks) for column in range(8)][4:]
+    places += ["0 + 1", "pairs", *(f"{distance} apart" for distance in (8, 4, 2, 1))]
+    places += [f"slice {part}" for part in range(1, layout.slices)]
+    right = columns("", "")
+    for at in places:
+        for mode in ("up", "down"):
+            assert (columns(at, mode) != right).any(), (at, mode)
+
+
 def test_ordinary_rows_show_hardly_any() -> None:
-    gamma = aimed.by_lane(Draws(0, "w_qa"), (1, RANK))[0]
+    gamma = aimed.by_lane(Draws(0, "w_qa"), (1, RANK), 32)[0]
     x = Draws(0, "latent").bell("value", (ROWS, RANK))
     at = [normalised(row, gamma, (5, 3), "up") != normalised(row, gamma, (5, 3), "") for row in x]
     assert sum(one.any() for one in at) < 4

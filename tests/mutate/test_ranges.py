@@ -100,6 +100,17 @@ def test_floats_that_compare_equal_may_have_other_bits(test: str) -> None:
     assert set(found.values()) == {""}
 
 
+def test_another_byte_of_zeros_is_the_same() -> None:
+    load = "ld.global.b32 %r2, [%rd1];"
+    found = reasons(f"{load} prmt.b32 %r1, %r2, 0, 0x1044; st.global.b32 [%rd1], %r1;", "immediate")
+    assert found["prmt.b32 %r1, %r2, 0, 4165;"] == "the bytes that it takes instead are zero, too"
+    assert found["prmt.b32 %r1, %r2, 0, 4163;"] == ""  # byte 3 of %r2
+    both = f"{load} and.b32 %r3, %r2, 0xffff; prmt.b32 %r1, %r2, %r3, 0x1076; st.global.b32 [%rd1], %r1;"
+    found = reasons(both, "immediate")
+    assert found["prmt.b32 %r1, %r2, %r3, 4215;"] == "the bytes that it takes instead are zero, too"
+    assert found["prmt.b32 %r1, %r2, %r3, 4213;"] == ""
+
+
 def test_an_array_aligned_to_more_has_zeros_in_its_address() -> None:
     head = ".shared .align 64 .b8 array[128]; mov.u32 %r1, array; add.s32 %r2, %r1, 32; and.b32 %r3, %r2, 0xffe0;"
     found = reasons(head + "st.global.b32 [%rd1], %r3;", "immediate")

@@ -43,7 +43,7 @@ def _operand(entry: Entry, spec: OperandSpec, mods: dict[str, str], numbers: Ite
             return Address(base, 16)
         length = int(entry.resolve(spec.length, mods).removesuffix("d"))
         return Address(base, 0, (Vector(tuple(_register("s32", numbers) for _ in range(length))),))
-    if spec.kind == "imm":
+    if spec.kind in {"imm", "count"}:
         return Immediate(4, "int")
     if spec.kind == "clock":
         return Special("%clock64" if TYPE_BITS[mods["type"]] == 64 else "%clock")

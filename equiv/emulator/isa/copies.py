@@ -69,14 +69,14 @@ def _groups() -> tuple[Entry, ...]:
     return (
         Entry("cp async commit_group", "", _COMMIT.format("copy"), "warp"),
         Entry(
-            "cp async wait_group", "i:imm", lambda mods: _wait("END_COPY_GROUP", everything=False, mods=mods), "warp"
+            "cp async wait_group", "i:count", lambda mods: _wait("END_COPY_GROUP", everything=False, mods=mods), "warp"
         ),
         Entry("cp async wait_all", "", lambda mods: _wait("END_COPY_GROUP", everything=True, mods=mods), "warp"),
         Entry("cp async mbarrier arrive noinc? space?=shared|shared::cta type=b64", "[a]:space", _copy_arrive, "warp"),
         Entry("cp async bulk commit_group", "", _COMMIT.format("bulk"), "warp"),
         Entry(
             "cp async bulk wait_group read?",
-            "i:imm",
+            "i:count",
             lambda mods: _wait("END_BULK_GROUP", everything=False, mods=mods),
             "warp",
         ),

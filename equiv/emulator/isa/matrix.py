@@ -155,5 +155,5 @@ ENTRIES = (
           note="emulated are dense products of f16, bf16, tf32 and fp8"),
     _group("fence", "", ""),
     _group("commit_group", "", "w->wgmma_group++;"),
-    _group("wait_group", "i:imm", f"if (w->launch->late) {UNIT}wgmma_land(w, (uint32_t)i);"),
+    _group("wait_group", "i:count", f"if (w->launch->late) {UNIT}wgmma_land(w, (uint32_t)i);"),
 )  # fmt: skip

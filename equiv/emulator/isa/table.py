@@ -24,6 +24,7 @@ Operands, separated by blanks, in PTX order:
     [a,c]:space*n   an address followed by n coordinates (`2d`, a number, or a group): sources `c0`, `c1`, ..., all s32
     -h:b64          a source without effect on values (a cache policy): checked, not given to the handler
     i:imm           an integer constant, read in C as `i`
+    i:count         one that is not negative, nor 2**31 or more
     t:label, t:table  a branch target, a `.branchtargets` list
     k:clock         `%clock`, `%globaltimer` and their like, as wide as the type; read in C as a shift of the count
     ...~            a register may be wider than the type (ld, st, cvt)
@@ -104,7 +105,7 @@ class OperandSpec:
     """One operand of an entry; see the module's text.
 
     Attributes:
-        kind: `out`, `in`, `ignored`, `address`, `imm`, `label`, `table` or `clock`.
+        kind: `out`, `in`, `ignored`, `address`, `imm`, `count`, `label`, `table` or `clock`.
         type: PTX type, state space of an address, or the group that names it.
         length: name of the group that gives a vector's length, a number, or empty.
         second: name of the predicate destination in `d|p`, stem of the coordinates of an address, or empty.
@@ -225,7 +226,7 @@ def _operand(word: str) -> OperandSpec:
     reads, name = name.endswith("+"), name.removesuffix("+")
     type_name, _, length = type_name.partition("*")
     name, _, second = name.partition("|")
-    if separator == ":" and type_name in {"imm", "label", "table", "clock"}:
+    if separator == ":" and type_name in {"imm", "count", "label", "table", "clock"}:
         return OperandSpec(name, type_name, optional=optional)
     kind = "out" if separator == "=" else "in"
     return OperandSpec(name, kind, type_name, length, second, loose, optional, reads)

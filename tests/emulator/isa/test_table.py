@@ -126,6 +126,7 @@ def test_what_only_sm_100_has_is_refused_on_sm_90(opcode: str, operands: str) ->
         ("add.f32", (*_registers("b32_0 b32_1"), Immediate(1, "int")), "operand b is an integer constant, not f32"),
         ("and.b32", (*_registers("b32_0 b32_1"), Negated(Register("%pred_0"))), "operand b cannot be negated"),
         ("ld.global.v4.b32", (Vector(_registers("b32_0 b32_1")), *_registers("b64_0")), "must be a vector of 4"),
+        ("cp.async.wait_group", (Immediate((1 << 64) - 1, "int"),), "operand i must be a count, from 0 on"),
         ("mov.u64", (Register("%b64_0"), Special("%envreg3")), "special register %envreg3 is not supported"),
     ],
 )
