@@ -29,7 +29,7 @@ AIMED = ("aimed_midpoints", "aimed_dot_zero", "aimed_out_zero", "aimed_gates", "
 """Outputs before the norm halfway between two BF16 values; the first token's decayed state times its key 0; its outputs
 0; outputs of a root mean square of 1, or of 2/3, so that gated or normalised they are halfway, where
 `aimed.paired_gates` and mixed norm weights let them."""
-MOST = 48
+MOST = 96
 """Heads of all requests together that an aimed state is made for."""
 _TUNED = 8
 """Channels of an output that serve to make its root mean square what it shall be."""

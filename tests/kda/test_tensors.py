@@ -184,7 +184,7 @@ def test_a_case_is_served_by_a_declared_form_of_each_party(axes: dict[str, Any],
         ({"slots": 9, "slot_stride": 1 << 29}, {"slots": "far"}, "axes.slots", "a pool of 10, got slots=9"),
         ({"slots": 10}, {"slots": "far"}, "axes.slot_stride", "need slot_stride >= 536870912, got 98304"),
         ({"kernel": "wide", "state": "bf16"}, {"state": "aimed_midpoints"}, "regimes.state", "needs the bits of FP32"),
-        ({"batch": 9}, {"state": "aimed_out_zero"}, "axes.batch", "for 48 heads in all, got 9 x 6"),
+        ({"batch": 17}, {"state": "aimed_out_zero"}, "axes.batch", "for 96 heads in all, got 17 x 6"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_with_its_field(
