@@ -45,6 +45,10 @@ _EXACT = frozenset(
 """Conversions of integers (target.source) that never round."""
 
 
+_LEAP = 8
+"""Instructions ahead that a branch leads to which only lets some threads arrive at a barrier, or wait."""
+
+
 @dataclass(frozen=True, slots=True)
 class Mutant:
     """One changed instruction.
@@ -125,16 +129,23 @@ class Target:
         return found
 
     def orders(self, index: int) -> bool:
-        """Whether an instruction orders accesses or initialises what does, or makes something only for such ones."""
+        """Whether an instruction orders accesses, initialises what does, leaps over such a one, or serves these."""
         return index in self._ordering
 
     @cached_property
     def _ordering(self) -> frozenset[int]:
         code = self.kernel.instructions
         found = {index for index, one in enumerate(code) if orders(one) or one.opcode.startswith("mbarrier.")}
+        served = {index for index in found if code[index].opcode.startswith("mbarrier.")}
         for index, one in enumerate(code):
-            uses = [code[use] for name in written(one) for use in self.readers.get(name, ())]
-            if uses and all(use.opcode.startswith("mbarrier.") for use in uses):
+            target = one.operands[-1] if one.opcode.startswith("bra") and one.guard is not None else None
+            end = self.kernel.labels[target.name] if isinstance(target, Symbol) else 0
+            if index < end <= index + _LEAP and not found.isdisjoint(range(index + 1, end)):
+                served.add(index)
+        found |= served
+        for index, one in enumerate(code):
+            uses = {use for name in written(one) for use in self.readers.get(name, ())}
+            if uses and uses <= served:
                 found.add(index)
         return frozenset(found)
 

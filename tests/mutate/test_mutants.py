@@ -103,6 +103,16 @@ def test_no_two_mutants_of_an_instruction_are_alike(kernel: str) -> None:
     assert len(seen) == len(set(seen)) >= 40
 
 
+def test_a_branch_round_an_arrival_belongs_to_what_orders_and_what_decides_it() -> None:
+    arrive = "mbarrier.arrive.shared.b64 %rd9, [%r1];"
+    body = "setp.ne.s32 %p1, %r2, 0; @%p1 bra L; {0} L: setp.ne.s32 %p2, %r2, 1; @%p2 bra M; {1} M: ret;"
+    target = target_of(body.format(arrive, "st.global.b32 [%rd1], %r2;"))
+    found = [index for index in range(len(target.kernel.instructions)) if target.orders(index)]
+    assert found == [0, 1, 2]
+    target = target_of(body.format(arrive, arrive + 9 * "st.global.b32 [%rd1], %r2;"))
+    assert [index for index in range(len(target.kernel.instructions)) if target.orders(index)] == [0, 1, 2, 5]
+
+
 def test_what_is_made_for_an_mbarrier_alone_belongs_to_what_orders() -> None:
     body = (
         ".shared .align 8 .b64 bar; mov.u32 %r1, bar; mov.b32 %r2, 32; mov.b32 %r3, 1;"
