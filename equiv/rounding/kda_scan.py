@@ -130,5 +130,6 @@ def fold_numpy(state: U32, counts: npt.NDArray[np.int64], tokens: Tokens, step: 
     result = np.array(state, dtype=np.uint32)
     for n in np.unique(counts):
         chosen = np.flatnonzero(counts == n)
-        result[chosen] = step(result[chosen], *(np.moveaxis(array[chosen, :n], 1, 0) for array in tokens))
+        given = (np.moveaxis(array[chosen, :n], 1, 0) for array in tokens)
+        result[chosen] = step(result[chosen], *given, whole=n == tokens.keys.shape[1])
     return result

@@ -156,23 +156,30 @@ def _mul_add(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike) -> U32:
     return fp.add(fp.mul(a, b), c)
 
 
-def fold_backward(state: U32, decays: U32, keys: U32, values: U32) -> U32:
+def fold_backward(state: U32, decays: U32, keys: U32, values: U32, *, whole: bool) -> U32:
     """S' = fma(S, D, C): walking back, C = fma(D, rn(u k), C) and then D = rn(D dec), from C = 0 and D = 1.
+
+    Of the last token that a step has, the compiler knows D and C and makes C = fma(u, k, 0): a product that underflows
+    keeps its sign, which is lost where rn(u k) is added to 0.
 
     Args:
         state: `[..., V, K]` bits of S.
         decays: `[n, ..., K]`, oldest token first.
         keys: the same, normalised.
         values: `[n, ..., V]`, the corrections u.
+        whole: these are all tokens of the step.
     """
     total, product = np.zeros_like(state), np.full_like(decays[0], ONE)
-    for dec, k, u in zip(decays[::-1], keys[::-1], values[::-1], strict=True):
-        total = fp.fma(product[..., None, :], fp.mul(u[..., :, None], k[..., None, :]), total)
+    for back, (dec, k, u) in enumerate(zip(decays[::-1], keys[::-1], values[::-1], strict=True)):
+        if whole and not back:
+            total = fp.fma(u[..., :, None], k[..., None, :], total)
+        else:
+            total = fp.fma(product[..., None, :], fp.mul(u[..., :, None], k[..., None, :]), total)
         product = fp.mul(product, dec)
     return fp.fma(state, product[..., None, :], total)
 
 
-def fold_forward(state: U32, decays: U32, keys: U32, values: U32) -> U32:
+def fold_forward(state: U32, decays: U32, keys: U32, values: U32, *, whole: bool) -> U32:  # noqa: ARG001  as the other
     """The recurrence again with the recorded corrections, token by token: S = fma(k, u, rn(S dec))."""
     for dec, k, u in zip(decays, keys, values, strict=True):
         state = fp.fma(k[..., None, :], u[..., :, None], fp.mul(state, dec[..., None, :]))

@@ -105,8 +105,8 @@ class Ledger:
         if tap is None:
             return step
 
-        def tapped(*operands: Any) -> Any:  # noqa: ANN401  as the step
-            result = step(*operands)
+        def tapped(*operands: Any, **options: Any) -> Any:  # noqa: ANN401  as the step
+            result = step(*operands, **options)
             tap(row_id, operands, result)
             return result
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -89,10 +92,31 @@ def test_special_values_travel_alike() -> None:
 def test_both_forms_of_a_fold_agree(name: str) -> None:
     state, counts = normal(9, 3, 128, 128), np.array([1, 3, 2])
     given = operands(3, 3)
+    given.k[:, :, 5], given.v[:, :, 7], state[:, 7, 5] = 0x00000001, 0x807FFFFF, 0x80000000  # their product underflows
     tokens = Tokens(given.decay, given.k, given.v)
     step = kda_steps.FOLD[name]
     fast, slow = (run(state, counts, tokens, step) for run in (kda_scan.fold, kda_scan.fold_numpy))
     np.testing.assert_array_equal(fast, slow)
+
+
+@pytest.mark.parametrize("run", [kda_scan.fold, kda_scan.fold_numpy])
+def test_a_backward_fold_keeps_the_sign_of_a_product_that_underflows_of_the_last_of_all_tokens_only(run: Any) -> None:
+    state = np.full((2, 128, 128), 0x80000000, np.uint32)
+    ones = np.full((2, 2, 128), 0x3F800000, np.uint32)
+    tokens = Tokens(ones, np.full((2, 2, 128), 1, np.uint32), np.full((2, 2, 128), 0x80000001, np.uint32))
+    tokens.values[0, 0] = 0x80000000
+    found = run(state, np.array([2, 1]), tokens, kda_steps.FOLD["backward"])
+    assert (np.unique(found[0]).tolist(), np.unique(found[1]).tolist()) == ([0x80000000], [0])
+
+
+def test_a_fold_that_is_listened_to_has_the_same_bits() -> None:
+    heard: list[tuple[Any, ...]] = []
+    step = replace(LEDGER, tap=lambda *said: heard.append(said)).step("kda.13p", {"kda.13p": "backward"})
+    given = operands(3, 3)
+    state, counts, tokens = normal(9, 3, 128, 128), np.array([1, 3, 2]), Tokens(given.decay, given.k, given.v)
+    plain = kda_scan.fold(state, counts, tokens, kda_steps.FOLD["backward"])
+    np.testing.assert_array_equal(kda_scan.fold(state, counts, tokens, step), plain)
+    assert [(row, len(operands)) for row, operands, _ in heard] == [("kda.13p", 4)] * 3
 
 
 def test_folding_forward_repeats_the_recurrence_and_backward_does_so_up_to_rounding() -> None:

@@ -81,7 +81,8 @@ static void eq_delta_scan(int64_t items, int tokens, const float *state, const f
                       dot, out, steps, states ? states + i * tokens * page : 0, o + i * line, u + i * line);
 }
 
-/* Folds counts[i] of `tokens` tokens into a state: backwards with a running product of decays, or forwards. */
+/* Folds counts[i] of `tokens` tokens into a state: backwards with a running product of decays, or forwards. Backwards the
+ * last of all tokens is fused with the zero that it is added to. */
 static void eq_delta_fold(int64_t items, int tokens, int forward, const int32_t *counts, const float *state, const float *decay,
                           const float *k, const float *u, uint32_t *result) {
     for (int64_t i = 0; i < items; i++, decay += tokens * EQ_DIM, k += tokens * EQ_DIM, u += tokens * EQ_DIM) {
@@ -96,7 +97,7 @@ static void eq_delta_fold(int64_t items, int tokens, int forward, const int32_t 
                 else
                     for (int c = 0; c < EQ_DIM; c++) {
                         float m = x * k[at + c];
-                        total[c] = fmaf(product[c], m, total[c]);
+                        total[c] = at == (tokens - 1) * EQ_DIM ? fmaf(x, k[at + c], 0) : fmaf(product[c], m, total[c]);
                         product[c] = product[c] * decay[at + c];
                     }
             }
