@@ -7,6 +7,8 @@ goes on where it was: the same command with the same journal.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import sys
 import time
 from pathlib import Path
@@ -137,17 +139,23 @@ def _journal(
     """The journal, begun or gone on with, and the verdicts that it holds already.
 
     Raises:
-        UsageError: it holds another run, or one with other versions.
+        UsageError: it holds another run, one of other draws, or one with other versions.
     """
     planned, versions = [task.planned for task in tasks], environment.versions()
+    draws = hashlib.sha256(json.dumps([[task.case.axes, task.case.regimes] for task in tasks]).encode()).hexdigest()
     path = options.journal or journal.default_path()
     if not path.exists():
         book = journal.Journal(path, fresh=True)
-        book.plan(planned, versions, {**dict.fromkeys(KEPT, ""), "soak": f"{drawn.pair.name} --seed {drawn.seed}"})
+        soak = f"{drawn.pair.name} --seed {drawn.seed}"
+        book.plan(planned, versions, {**dict.fromkeys(KEPT, ""), "soak": soak, "draws": draws})
         return book, {}
     run = journal.read(path)
     if [(one, one.again) for one in run.planned] != [(one, one.again) for one in planned]:  # `again`: the same draws
         raise UsageError(f"--journal {path}: holds another plan than these {len(planned)} cases")
+    if run.settings.get("draws") != draws:
+        raise UsageError(
+            f"--journal {path}: its cases were drawn from other axes or regimes than {drawn.pair.name} has"
+        )
     if said := environment.changed(run.environment, versions):
         raise UsageError(f"--journal {path}: was begun with other versions: {said}")
     journal.mend(path)

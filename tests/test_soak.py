@@ -94,6 +94,12 @@ def test_the_same_soak_goes_on_in_its_journal_and_another_is_refused(
     assert capsys.readouterr().err == "equiv: --journal j.jsonl: holds another plan than these 1 cases\n"
     assert run(*soak_of, "--case-seconds", "0.5") == 2  # it draws other cases under the same numbers
     assert "holds another plan" in capsys.readouterr().err
+    kept = Path("j.jsonl").read_bytes()
+    Path("j.jsonl").write_bytes(re.sub(rb'"draws":"[0-9a-f]{64}"', b'"draws":"0"', kept))
+    assert run(*soak_of) == 2
+    said = "equiv: --journal j.jsonl: its cases are of other axes or regimes than fake has\n"
+    assert capsys.readouterr().err == said
+    Path("j.jsonl").write_bytes(kept)
     assert cli.main(["run", "--resume", "j.jsonl"]) == 2
     assert "the same `equiv soak fake --seed 6 ...` with --journal j.jsonl goes on with it" in capsys.readouterr().err
 
