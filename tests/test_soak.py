@@ -97,7 +97,7 @@ def test_the_same_soak_goes_on_in_its_journal_and_another_is_refused(
     kept = Path("j.jsonl").read_bytes()
     Path("j.jsonl").write_bytes(re.sub(rb'"draws":"[0-9a-f]{64}"', b'"draws":"0"', kept))
     assert run(*soak_of) == 2
-    said = "equiv: --journal j.jsonl: its cases are of other axes or regimes than fake has\n"
+    said = "equiv: --journal j.jsonl: its cases were drawn from other axes or regimes than fake has\n"
     assert capsys.readouterr().err == said
     Path("j.jsonl").write_bytes(kept)
     assert cli.main(["run", "--resume", "j.jsonl"]) == 2
