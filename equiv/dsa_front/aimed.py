@@ -144,7 +144,7 @@ def rows(draws: Draws, shape: Shape, gamma: Bits, eps: float, layout: Layout) ->
         last = int(np.flatnonzero(end & (kind >= 0))[0])
         kind[last] = -1
         root, trim, decisive = _sum(int(size[row]) - 127, int((kind == 1).sum()), eps, np.roll(order, row))
-        bits[row] = _aimed(bits[row], decisive, gamma)
+        bits[row] = _aimed(bits[row], decisive, gamma, row // CHAINS if layout.slices > 1 else 0)
         for which, significand in enumerate(significands):
             bits[row] = np.where(kind == which, (size[row] - 12 << 7) + significand[row] - 128, bits[row])
         bits[row, large] = (size[row] << 7) + root - 128
@@ -203,7 +203,7 @@ def _decisive(factors: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
     return np.asarray(rounded[[0, 2]] != rounded[1])
 
 
-def _aimed(bits: Bits, decisive: npt.NDArray[np.bool_], gamma: Bits) -> Bits:
+def _aimed(bits: Bits, decisive: npt.NDArray[np.bool_], gamma: Bits, turn: int) -> Bits:
     """The row with decisive significands in columns whose gamma has any, by turns for either neighbour."""
-    found = decisive[np.arange(len(gamma)) % 2, :, gamma % 128]
+    found = decisive[(np.arange(len(gamma)) + turn) % 2, :, gamma % 128]
     return np.where(found.any(axis=1), bits & 0xFF80 | np.argmax(found, axis=1).astype(np.uint16), bits)
