@@ -110,9 +110,11 @@ class Image:
         self._file = os.memfd_create("equiv-sparse") if sparse else -1
         if sparse:
             os.ftruncate(self._file, self.size)
-        # Anonymous memory is private, so that a forked process has its own; by default it would be shared.
-        self.memory = mmap.mmap(self._file, self.size, mmap.MAP_SHARED if sparse else mmap.MAP_PRIVATE)
-        self.bytes: Bytes = np.frombuffer(self.memory, dtype=np.uint8)
+        # Anonymous memory is private, so that a forked process has its own; by default it would be shared. Behind it
+        # lies as much again, which costs nothing: what leaves an image does not come to the next one.
+        length, flags = (self.size, mmap.MAP_SHARED) if sparse else (2 * self.size, mmap.MAP_PRIVATE)
+        self.memory = mmap.mmap(self._file, length, flags)
+        self.bytes: Bytes = np.frombuffer(self.memory, dtype=np.uint8, count=self.size)
 
     def extents(self) -> Iterator[tuple[int, int]]:
         """(first byte, one past the last) of every run of touched pages; the whole image if it is not sparse.

@@ -20,7 +20,19 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LIMIT = 400
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "records", "arguments", "cache", "ccode", "entries", "fields", "geometry", "packages", "terminal"),
+    (
+        "errors",
+        "records",
+        "arguments",
+        "cache",
+        "ccode",
+        "entries",
+        "fields",
+        "geometry",
+        "git",
+        "packages",
+        "terminal",
+    ),
     ("gpus", "rounding"),
     ("emulator", "envelope", "inputs", "buffers", "patterns", "spread"),
     ("casefile", "pairs", "kernels", "compare", "device", "dsa_index", "dsa_front", "kda"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 
@@ -152,3 +153,10 @@ def test_a_forked_process_has_its_own_copy_unless_the_memory_is_sparse() -> None
         os.waitpid(child, 0)
         assert image.bytes[0] == seen
         image.close()
+
+
+def test_what_leaves_a_buffer_does_not_come_to_the_next() -> None:
+    buffers = [placed(ROWS) for _ in range(6)]
+    starts = sorted((one.address - GUARD, one.image.size) for one in buffers)
+    for (first, size), (second, _) in itertools.pairwise(starts):
+        assert second - first >= 2 * size

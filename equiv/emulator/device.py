@@ -9,19 +9,17 @@ registered are registered for the length of the launch.
 from __future__ import annotations
 
 import ctypes
-import gc
 import struct
 import sys
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from equiv.emulator import contraction, cute_runtime, engine, ptx_parser, triton_driver
 from equiv.emulator.capture import Recorder
 from equiv.emulator.launch import LIMIT_SHARED, Launch, LaunchCount
 from equiv.emulator.memory import Memory, Region
+from equiv.emulator.own_memory import live_tensors, mapped
 from equiv.emulator.record import Pointer
 from equiv.emulator.store import Image, shared_store
 from equiv.errors import DeviceError, IllegalAccessError, UnsupportedError
@@ -29,6 +27,7 @@ from equiv.terminal import kernel_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from equiv.emulator.cute_shim import RawLaunch
     from equiv.emulator.ptx import Module, Param
@@ -315,7 +314,7 @@ class EmulatedDevice:
                 self._adopt(name, tensor, adopted)
             _, strays = self._pointers(launch.params)
             if strays and "torch" in sys.modules:
-                for name, tensor in _live_tensors([word for _, word in strays]):
+                for name, tensor in live_tensors([word for _, word in strays]):
                     self._adopt(name, tensor, adopted)
             yield
         finally:
@@ -347,8 +346,8 @@ class EmulatedDevice:
                 pointers.append(Pointer(8 * offset, region.name, word - region.address))
             elif 1 << 16 <= word < 1 << 47:
                 odd.append((8 * offset, word))
-        mapped = _mapped({word for _, word in odd}) if odd else set()
-        return pointers, [one for one in odd if one[1] in mapped]
+        known = mapped({word for _, word in odd}) if odd else set()
+        return pointers, [one for one in odd if one[1] in known]
 
     def _reached(self, pointers: Sequence[Pointer]) -> list[Region]:
         names = {pointer.buffer for pointer in pointers}
@@ -367,39 +366,3 @@ def _span(name: str, tensor: Any) -> tuple[int, int]:  # noqa: ANN401
         return tensor.data_ptr(), 0
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.data_ptr(), (last + 1) * tensor.element_size()
-
-
-def _live_tensors(addresses: Sequence[int]) -> Iterator[tuple[str, Any]]:
-    """("tensor", one live CPU tensor) for each address that lies in the storage of one; young ones are found first."""
-    import torch
-
-    wanted = set(addresses)
-    for candidate in chain.from_iterable(reversed(gc.get_objects(age)) for age in range(3)):
-        if not wanted:
-            return
-        if type(candidate) not in {torch.Tensor, torch.nn.Parameter} or candidate.device.type != "cpu":
-            continue
-        if candidate.layout is not torch.strided:
-            continue
-        storage = candidate.untyped_storage()
-        inside = {one for one in wanted if storage.data_ptr() <= one < storage.data_ptr() + storage.nbytes()}
-        if inside:
-            wanted -= inside
-            yield "tensor", candidate
-
-
-def _mapped(addresses: set[int]) -> set[int]:
-    """Those of some addresses at which this process has memory."""
-    waiting = sorted(addresses, reverse=True)
-    found = set()
-    with Path("/proc/self/maps").open() as file:  # ascending
-        for line in file:
-            low, _, high = line.split(" ", 1)[0].partition("-")
-            start, end = int(low, 16), int(high, 16)
-            while waiting and waiting[-1] < end:
-                address = waiting.pop()
-                if start <= address:
-                    found.add(address)
-            if not waiting:
-                break
-    return found

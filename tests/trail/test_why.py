@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import sys
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,7 +50,9 @@ def _lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setenv("CUTE_DSL_LINEINFO", "1")
     monkeypatch.setattr(CuTeDSL._get_dsl().envar, "lineinfo", True)
-    monkeypatch.setattr(host, "_compiled", {})
+    for name, module in list(sys.modules.items()):  # a fault's own copy too, if another test has compiled it
+        if module is host or (name.startswith("seeded_") and hasattr(module, "_compiled")):
+            monkeypatch.setattr(module, "_compiled", {})
 
 
 def changed(fault: Fault) -> tuple[str, int]:
