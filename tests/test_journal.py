@@ -90,20 +90,15 @@ def test_a_verdict_that_nobody_planned_is_an_error(tmp_path: Path) -> None:
         journal.read(path)
 
 
-def test_of_two_verdicts_on_one_case_the_worse_one_counts(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("first", "counts"), [(Status.MISMATCH, Status.MISMATCH), (Status.NOT_RUN, Status.IDENTICAL)])
+def test_of_two_verdicts_on_one_case_the_worse_one_counts_unless_the_first_was_not_reached(
+    tmp_path: Path, first: Status, counts: Status
+) -> None:
     path = written(tmp_path / "run.jsonl", 0)
     with Journal(path) as book:
-        for status in (Status.MISMATCH, Status.IDENTICAL):
+        for status in (first, Status.IDENTICAL):
             book.verdict(verdict(PLAN[0], status))
-    assert journal.read(path).verdicts[0].status is Status.MISMATCH
-
-
-def test_a_case_that_was_not_reached_and_then_run_again_is_what_the_second_run_says(tmp_path: Path) -> None:
-    path = written(tmp_path / "run.jsonl", 0)
-    with Journal(path) as book:
-        for status in (Status.NOT_RUN, Status.IDENTICAL):
-            book.verdict(verdict(PLAN[0], status))
-    assert journal.read(path).verdicts[0].status is Status.IDENTICAL
+    assert journal.read(path).verdicts[0].status is counts
 
 
 def test_several_writers_share_a_journal(tmp_path: Path) -> None:

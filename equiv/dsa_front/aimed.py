@@ -42,6 +42,9 @@ FEW: Final = ((130, 165), (195, 220))
 """Significands of elements 12 binades below, whose squares are 0.26 to 0.41, or 0.58 to 0.74, ulps of the large one's:
 each alone rounds down, or up, and two of a kind together the other way."""
 
+DRAWN: Final = 10
+"""Kinds drawn for a row: what meets its chain, as chains beside it, lanes and slices, is nine at most."""
+
 _COLUMN: Final = np.arange(RANK)
 _CHAIN: Final = _COLUMN % CHAINS
 
@@ -132,7 +135,7 @@ def rows(draws: Draws, shape: Shape, gamma: Bits, eps: float, layout: Layout) ->
     """
     size = 127 - 2 + draws.below("size", 9, (shape[0],))
     turn = int(draws.below("turn", 2, (1,))[0])
-    kinds = draws.below("kinds", 2, (shape[0], CHAINS + 6))
+    kinds = draws.below("kinds", 2, (shape[0], DRAWN))
     significands = [least + draws.below(f"few{kind}", most - least, shape) for kind, (least, most) in enumerate(FEW)]
     order = draws.order("roots", TRIES)
     small = size[:, None] - SMALL << 7 | draws.below("mantissa", 128, shape)
@@ -144,6 +147,7 @@ def rows(draws: Draws, shape: Shape, gamma: Bits, eps: float, layout: Layout) ->
         last = int(np.flatnonzero(end & (kind >= 0))[0])
         kind[last] = -1
         root, trim, decisive = _sum(int(size[row]) - 127, int((kind == 1).sum()), eps, np.roll(order, row))
+        # Of slices, all rows of a tile share an instruction a column, so columns are aimed either way in some of them.
         bits[row] = _aimed(bits[row], decisive, gamma, row // CHAINS if layout.slices > 1 else 0)
         for which, significand in enumerate(significands):
             bits[row] = np.where(kind == which, (size[row] - 12 << 7) + significand[row] - 128, bits[row])
@@ -204,6 +208,6 @@ def _decisive(factors: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
 
 
 def _aimed(bits: Bits, decisive: npt.NDArray[np.bool_], gamma: Bits, turn: int) -> Bits:
-    """The row with decisive significands in columns whose gamma has any, by turns for either neighbour."""
+    """The row with decisive significands in columns whose gamma has any, for either neighbour by turns."""
     found = decisive[(np.arange(len(gamma)) + turn) % 2, :, gamma % 128]
     return np.where(found.any(axis=1), bits & 0xFF80 | np.argmax(found, axis=1).astype(np.uint16), bits)

@@ -2,12 +2,11 @@
 
 Recognised as equivalent: what decodes to the same handler and arguments; a change of an instruction whose result
 nothing needs (strong liveness over registers), or a cache policy alone; bytes packed from registers that nothing
-writes, which a compiler left open; a jump to the next instruction left out;
-another rounding of an integer conversion that is exact; what `equiv.mutate.ranges` proves from the bits a register can
-have, and `equiv.mutate.threads` by computing for every thread what depends on its number alone. Left out as invisible:
-what the emulator executes nothing of, and the jump back to a wait (`Target.polls`). Not recognised: anything that takes
-knowledge of inputs (an addition that happens to be exact, a subnormal that never comes); people say those in
-`equiv.mutate.argued`.
+writes, which a compiler left open; a jump to the next instruction left out; another rounding of an integer conversion
+that is exact; what `equiv.mutate.ranges` proves from the bits a register can have, and `equiv.mutate.threads` by
+computing for every thread what depends on its number alone. Left out as invisible: what the emulator executes nothing
+of, and the jump back to a wait (`Target.polls`). Not recognised: anything that takes knowledge of inputs (an addition
+that happens to be exact, a subnormal that never comes); people say those in `equiv.mutate.argued`.
 """
 
 from __future__ import annotations
@@ -208,6 +207,7 @@ class Target:
         yield from found
 
     def _hints(self, one: Instruction) -> bool:
+        """Whether all that reads what an instruction makes takes it for a cache policy."""
         made = written(one)
         alone = bool(made) and all(self.makers.get(name) is one for name in made)
         uses = [(use, name) for name in made for use in self.readers.get(name, ())] if alone else []

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import platform
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError
 from typing import TYPE_CHECKING
+
+from equiv.packages import version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""What is known of bits, and the two proofs built on it."""
+"""What is known of bits, and the proofs built on it."""
 
 from __future__ import annotations
 
