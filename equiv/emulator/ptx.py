@@ -92,6 +92,8 @@ class Instruction:
         line: one-based line of the PTX text.
         source: (file, line) of the kernel's source from the nearest `.loc` above, or None.
         span: (first, last + 1) character of it in `Module.text`, guard and semicolon included.
+        near: as `source`, from the nearest `.loc` above that names a line and a column: what a compiler makes itself
+            has none of its own.
     """
 
     opcode: str
@@ -101,6 +103,7 @@ class Instruction:
     line: int = 0
     source: tuple[str, int] | None = None
     span: tuple[int, int] = (0, 0)
+    near: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

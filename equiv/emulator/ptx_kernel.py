@@ -64,6 +64,7 @@ class Body:
         locations = parser.tokens.locations
         self.next_location = bisect_left(locations, parser.at, key=lambda location: location.at)
         self.source: tuple[str, int] | None = None
+        self.near: tuple[str, int] | None = None
 
     def kernel(self) -> Kernel:
         """All statements up to the closing brace; the cursor stands behind the opening one."""
@@ -207,6 +208,8 @@ class Body:
             if location.file not in tokens.files:
                 raise parser.fail(f".loc names file {location.file}, which no .file declares", start)
             self.source = (tokens.files[location.file], location.line)
+            if location.line and location.column:
+                self.near = self.source
             self.next_location += 1
         guard, negated = None, False
         if parser.accept("@"):
@@ -226,7 +229,7 @@ class Body:
             parser.take(";")
         span = (tokens.starts[start], tokens.starts[parser.at - 1] + 1)
         self.instructions.append(
-            Instruction(opcode, tuple(operands), guard, negated, tokens.line(start), self.source, span)
+            Instruction(opcode, tuple(operands), guard, negated, tokens.line(start), self.source, span, self.near)
         )
 
     def call(self) -> list[Operand]:

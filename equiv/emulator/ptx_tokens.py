@@ -25,11 +25,15 @@ END = "end of text"
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A `.loc`: what follows the token with index `at` comes from this line of this file."""
+    """A `.loc`: what follows the token with index `at` comes from this line of this file.
+
+    Compilers put what they make themselves (jumps of loops, selections) at line 0, or at column 0 of some outer line.
+    """
 
     at: int
     file: int
     line: int
+    column: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +119,9 @@ def _end_of_line(newlines: list[int], position: int, end: int) -> int:
 
 
 def _line_directive(tokens: Tokens, directive: str, start: int) -> None:
-    location = re.match(r"\.loc\s+(\d+)\s+(\d+)\s+\d+", directive)
+    location = re.match(r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)", directive)
     if location:
-        tokens.locations.append(Location(len(tokens.kinds), int(location.group(1)), int(location.group(2))))
+        tokens.locations.append(Location(len(tokens.kinds), *map(int, location.groups())))
         return
     file = re.match(r'\.file\s+(\d+)\s+"([^"]*)"', directive)
     if file is None:

@@ -1,7 +1,8 @@
 """Mutants that people hold to be equivalent, each with its reason: `mutants/PAIR.toml` in the folder of the case files.
 
     [[argued]]
-    code = "/ Float32(E4M3_MAX)"            # part of the kernel's source line that the instruction is from
+    code = "/ Float32(E4M3_MAX)"            # part of the source line that the instruction is from, or of the line
+                                            # before where the compiler made it itself (a loop's jump, a selection)
     operators = ["rounding", "constant"]    # kinds of mutants
     opcode = "div.rn.f32"                   # of the instruction, with * and ?
     now = "*"                               # the mutant's text, with * and ?; default: any
@@ -69,15 +70,15 @@ class Argument:
             and fnmatchcase(mutant.before.opcode, self.opcode)
             and fnmatchcase(spelt(mutant.after), self.now)
             and all(case[name] == value for case in axes for name, value in self.axes.items())
-            and self.code in source_line(mutant)
+            and (self.code in source_line(mutant.source) or self.code in source_line(mutant.near))
         )
 
 
-def source_line(mutant: Mutant) -> str:
-    """The kernel's source line that the instruction is from, or "" where the PTX or the file does not say."""
-    if mutant.source is None:
+def source_line(place: tuple[str, int] | None) -> str:
+    """The line of (file, number), or "" where it is not known or the file does not say."""
+    if place is None:
         return ""
-    file, line = mutant.source
+    file, line = place
     lines = _source(file)
     return lines[line - 1].strip() if 0 < line <= len(lines) else ""
 

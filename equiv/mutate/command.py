@@ -7,12 +7,13 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from equiv import casefile, pairs
-from equiv.arguments import positive
+from equiv.arguments import positive, seconds
 from equiv.device import EMULATED
 from equiv.errors import UnsupportedError, UsageError
 from equiv.mutate import OPERATORS
@@ -49,6 +50,12 @@ def add_parser(commands: Any) -> None:  # noqa: ANN401
         help="only mutants of this kind (repeatable, default all)",
     )
     mutate.add_argument("--limit", type=positive, metavar="N", help="a sample of N mutants, drawn with --seed")
+    mutate.add_argument(
+        "--time-limit",
+        type=seconds,
+        metavar="S",
+        help="begin no mutant after S seconds, recording included; those met are a sample, drawn with --seed",
+    )
     mutate.add_argument("--seed", type=int, default=0, metavar="N", help="of the sample, default 0")
     mutate.add_argument("--every", action="store_true", help="run all cases on each mutant: which kill which")
     mutate.add_argument("--at-least", type=float, metavar="PERCENT", help="exit with 1 if the score is lower")
@@ -90,6 +97,7 @@ def run(
     from equiv.mutate.mutants import Target
     from equiv.mutate.report import Result
 
+    begun = monotonic()
     pair = pairs.get(pair_name)
     operators = tuple(name for name in OPERATORS if name in options.operator) or tuple(OPERATORS)
     with Stage(pair, chosen, arch) as stage:
@@ -100,6 +108,10 @@ def run(
             raise UnsupportedError("cases", f"none of {len(chosen)} can be played: {reasons}")
         made = [mutant for target in targets.values() for mutant in target.mutants(operators)]
         picked = _sample(len(made), options.limit, options.seed)
+
+        def late() -> bool:
+            return options.time_limit is not None and monotonic() - begun > options.time_limit
+
         print(f"equiv: {len(stage.scenes)} cases, {len(picked)} of {len(made)} mutants", file=sys.stderr, flush=True)
 
         def one(number: int) -> Outcome:
@@ -107,7 +119,7 @@ def run(
             return stage.outcome(mutant, targets[mutant.image, mutant.kernel], every=options.every)
 
         outcomes: dict[int, Outcome] = {}
-        for done, (number, outcome) in enumerate(pool.work(len(picked), one, _died, options.jobs), 1):
+        for done, (number, outcome) in enumerate(pool.work(len(picked), one, _died, options.jobs, late), 1):
             outcomes[number] = outcome
             if done % 100 == 0:
                 killed = sum(found.status == "killed" for found in outcomes.values())
@@ -116,7 +128,7 @@ def run(
     found, refuted, idle = _argued(
         argued.read(pair, casefile.case_file(pair_name, options.cases).parent),
         {key: argued.axes_of(pair, members) for key, members in users.items()},
-        [(made[picked[number]], outcomes[number]) for number in sorted(outcomes)],
+        [(made[picked[number]], outcomes[number]) for number in sorted(outcomes, key=picked.__getitem__)],
     )
     whole = len(found) == len(made) and operators == tuple(OPERATORS)
     return Result(
@@ -163,8 +175,6 @@ def _argued(
 
 
 def _sample(count: int, limit: int | None, seed: int) -> list[int]:
-    """Numbers below `count`, in order: all, or `limit` of them."""
-    if limit is None or limit >= count:
-        return list(range(count))
+    """Numbers below `count`, `limit` of them or all, as drawn: the first few are the sample of a lower limit."""
     generator = np.random.Generator(np.random.Philox(seed))
-    return sorted(generator.choice(count, limit, replace=False).tolist())
+    return [int(number) for number in generator.permutation(count)[:limit]]

@@ -20,7 +20,7 @@ from equiv.emulator import backend, contraction, engine, ptx_parser
 from equiv.emulator.dataflow import blocks, read, written
 from equiv.emulator.decode import ARCHITECTURES, Decoder
 from equiv.emulator.inline import inline
-from equiv.emulator.ptx import Symbol
+from equiv.emulator.ptx import Immediate, Symbol
 from equiv.emulator.ptx_emitter import spelt
 from equiv.emulator.variables import place
 from equiv.errors import UnknownInstructionError
@@ -56,6 +56,7 @@ class Mutant:
         image: digest of the image; kernel: name of the kernel in it.
         index: of the instruction in the contracted kernel.
         source: (file, line) of the kernel's source, of a branch that of its condition; None where the PTX does not say.
+        near: the same, of the nearest line above of which the instruction could be, where the compiler made it itself.
         equivalent: why it cannot matter, or "".
         invisible: whether the emulator executes nothing here with or without the change.
     """
@@ -67,6 +68,7 @@ class Mutant:
     before: Instruction
     after: Instruction
     source: tuple[str, int] | None = None
+    near: tuple[str, int] | None = None
     equivalent: str = ""
     invisible: bool = False
 
@@ -202,7 +204,8 @@ class Target:
                     invisible = (original.shape is None and changed.shape is None) or index in self.polls
                     why = "" if invisible else self._equivalent(index, one, after, same=_same(original, changed))
                     places = (self.image.digest, self.name, index, name)
-                    found.append(Mutant(*places, one, after, self._source(one), why, invisible))
+                    from_where = self._decides(one)
+                    found.append(Mutant(*places, one, after, from_where.source, from_where.near, why, invisible))
         backend.handlers(shapes)
         yield from found
 
@@ -223,9 +226,10 @@ class Target:
     def _written(self) -> frozenset[str]:
         return frozenset(name for one in self.kernel.instructions for name in written(one))
 
-    def _source(self, one: Instruction) -> tuple[str, int] | None:
+    def _decides(self, one: Instruction) -> Instruction:
+        """The instruction itself, or what makes the condition of a branch."""
         decides = self.makers.get(one.guard or "") if one.opcode.startswith("bra") else None
-        return (one if decides is None else decides).source
+        return one if decides is None else decides
 
     def _equivalent(self, index: int, one: Instruction, after: Instruction, *, same: bool) -> str:
         if same and one.guard_negated == after.guard_negated:
@@ -239,10 +243,22 @@ class Target:
         target = one.operands[-1] if one.opcode.startswith("bra") else None
         if isinstance(target, Symbol) and self.kernel.labels[target.name] == index + 1:
             return "a jump to the next instruction"
+        if _waits_longer(one, after):
+            return "it waits for more groups, which need nothing from who waits"
         words = one.opcode.split(".")
         if words[0] == "cvt" and ".".join(words[-2:]) in _EXACT and after.opcode.startswith("cvt."):
             return "the conversion is exact"
         return self.ranges.equivalent(one, after) or self.by_thread.equivalent(index, one, after)
+
+
+def _waits_longer(one: Instruction, after: Instruction) -> bool:
+    """Whether both wait for groups of asynchronous operations, the second for no fewer of them."""
+    if ".wait_group" not in one.opcode or one.opcode != after.opcode:
+        return False
+    (may_run,), (may_still_run,) = one.operands, after.operands
+    return (
+        isinstance(may_run, Immediate) and isinstance(may_still_run, Immediate) and may_still_run.bits <= may_run.bits
+    )
 
 
 def _hinted(one: Instruction, name: str) -> bool:

@@ -22,19 +22,31 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess
 
 
-def work(count: int, do: Callable[[int], Any], died: Callable[[int, str], Any], jobs: int) -> Iterator[tuple[int, Any]]:
-    """(number, what `do` made of it) for each number below `count`, as they are done.
+def work(
+    count: int,
+    do: Callable[[int], Any],
+    died: Callable[[int, str], Any],
+    jobs: int,
+    late: Callable[[], bool] = lambda: False,
+) -> Iterator[tuple[int, Any]]:
+    """(number, what `do` made of it) for each number below `count`, as they are done; begun in ascending order.
 
     Args:
         count: pieces of work.
         do: called in one of the processes; its result travels back.
         died: called here with the number and how the process ended, where one died over its work.
         jobs: processes at a time.
+        late: once true, nothing more is begun. What is in hand is still done: left out, the slow pieces would be, and
+            with them what most of the slow ones have in common.
     """
     waiting = deque(range(count))
     workers: list[_Worker] = []
     try:
         while waiting or any(one.number is not None for one in workers):
+            if late():
+                waiting.clear()
+                if all(one.number is None for one in workers):
+                    return
             workers = [one for one in workers if one.alive]
             while waiting and len(workers) < jobs:
                 workers.append(_Worker(do))

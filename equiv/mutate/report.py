@@ -108,6 +108,7 @@ def document(result: Result) -> dict[str, Any]:
                 "operator": mutant.operator,
                 "ptx_line": mutant.before.line,
                 "source": mutant.source and list(mutant.source),
+                "near": mutant.near and list(mutant.near),
                 "before": spelt(mutant.before),
                 "after": after(mutant),
                 "status": outcome.status,
@@ -221,7 +222,8 @@ def _listed(result: Result, status: str, title: str) -> Iterator[str]:
 
 def _where(mutant: Mutant) -> str:
     """`index.py:198`: the kernel's source line, as far as the compiler says it."""
-    if mutant.source is None:
+    place = mutant.source if mutant.source and mutant.source[1] else mutant.near
+    if place is None:
         return f"PTX line {mutant.before.line}:"
-    file, line = mutant.source
+    file, line = place
     return f"{Path(file).name}:{line}"

@@ -86,6 +86,18 @@ def test_a_sample_is_drawn_with_its_seed(folder: Path, capsys: pytest.CaptureFix
     assert [len(one) for one in drawn] == [9, 9, 9]
 
 
+def test_what_time_allows_is_the_first_of_the_same_sample(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = [json.loads(mutate(capsys, folder, "--json", "--limit", str(n))[1])["found"] for n in (5, 1000)]
+    clock = iter(range(1000))
+    monkeypatch.setattr("equiv.mutate.command.monotonic", lambda: next(clock))
+    found = json.loads(mutate(capsys, folder, "--json", "--time-limit", "5")[1])
+    assert found["sampled"] == 5 < found["mutants"]
+    assert found["found"] == whole[0]
+    assert all(one in whole[1] for one in whole[0])
+
+
 def test_only_at_least_makes_the_exit_code(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert mutate(capsys, folder, "--operator", "constant", "--at-least", "100")[0] == 1
     assert mutate(capsys, folder, "--operator", "predicate", "--at-least", "100")[0] == 0

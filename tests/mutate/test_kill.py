@@ -179,6 +179,17 @@ def test_work_comes_back_from_processes_and_a_dead_one_costs_its_own() -> None:
     assert found == {0: 0, 1: 1, 2: 4, 3: "3: signal SIGSEGV", 4: 16, 5: 25}
 
 
+def test_what_is_in_hand_when_time_is_over_is_done_and_nothing_else_is_begun() -> None:
+    begun: list[int] = []
+
+    def late() -> bool:
+        begun.append(len(begun))
+        return len(begun) > 2
+
+    assert dict(pool.work(9, lambda number: number, lambda *_: None, 1, late)) == {0: 0, 1: 1}
+    assert not dict(pool.work(9, lambda number: number, lambda *_: None, 2, lambda: True))
+
+
 def test_an_error_in_a_process_is_raised_here() -> None:
     def do(_: int) -> int:
         raise ValueError("a fault of equiv")

@@ -14,14 +14,14 @@ from equiv.mutate.mutants import Target
 ALL = tuple(OPERATORS)
 
 
-def target_of(body: str) -> Target:
-    return Target(Image(body.encode(), module_text(body, ("p",)), "sm_100a", {}), "k")
+def target_of(body: str, arch: str = "sm_100a") -> Target:
+    return Target(Image(f"{arch} {body}".encode(), module_text(body, ("p",)), arch, {}), "k")
 
 
-def reasons(body: str, opcode: str) -> dict[str, str]:
+def reasons(body: str, opcode: str, arch: str = "sm_100a") -> dict[str, str]:
     """Mutant -> why it is equivalent, of the instructions with that opcode."""
     return {
-        spelt(one.after): one.equivalent for one in target_of(body).mutants(ALL) if one.before.opcode == opcode
+        spelt(one.after): one.equivalent for one in target_of(body, arch).mutants(ALL) if one.before.opcode == opcode
     }  # fmt: skip
 
 
@@ -67,6 +67,15 @@ def test_another_rounding_of_an_exact_conversion_cannot_matter() -> None:
     assert long["cvt.rz.f32.s32 %f1, %r1;"] == ""
 
 
+@pytest.mark.parametrize(
+    "opcode", ["cp.async.wait_group", "cp.async.bulk.wait_group.read", "wgmma.wait_group.sync.aligned"]
+)
+def test_waiting_for_more_cannot_matter(opcode: str) -> None:
+    found = reasons(f"{opcode} 1; ret;", opcode, "sm_90a")
+    assert found[f"{opcode} 0;"] == "it waits for more groups, which need nothing from who waits"
+    assert found[f"{opcode} 2;"] == found["pmevent 0;"] == ""
+
+
 def test_what_the_emulator_does_not_execute_is_invisible() -> None:
     found = {spelt(one.before): one.invisible for one in target_of("griddepcontrol.wait; bar.sync 0; ret;").mutants(ALL)
              if one.operator == "ordering"}  # fmt: skip
@@ -94,6 +103,23 @@ def test_a_branch_is_told_by_the_line_of_its_condition() -> None:
     sources = {one.before.opcode: one.source for one in target.mutants(("predicate", "deletion"))}
     assert sources["bra"] == ("kernel.py", 7)
     assert sources["mov.b32"] == ("kernel.py", 3)
+
+
+def test_what_a_compiler_makes_itself_is_near_the_line_before() -> None:
+    lines = [
+        ".loc 1 7 3",
+        "add.s32 %r1, %r2, 1;",
+        ".loc 1 3 0",
+        "sub.s32 %r3, %r1, 1;",
+        ".loc 1 0 5",
+        "or.b32 %r4, %r3, 1;",
+    ]
+    text = module_text("\n".join(lines) + "\nret;", ("p",)) + '.file 1 "kernel.py"\n'
+    target = Target(Image(b"near", text, "sm_100a", {}), "k")
+    found = {one.before.opcode: (one.source, one.near) for one in target.mutants(("deletion",))}
+    assert found["add.s32"] == (("kernel.py", 7), ("kernel.py", 7))
+    assert found["sub.s32"] == (("kernel.py", 3), ("kernel.py", 7))
+    assert found["or.b32"] == (("kernel.py", 0), ("kernel.py", 7))
 
 
 @pytest.mark.parametrize("kernel", ["scale", "total"])

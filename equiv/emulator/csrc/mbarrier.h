@@ -110,13 +110,14 @@ COLD int mbarrier_inval(Warp *w, const Op *o, uint32_t m, const Addresses *a) {
     return NEXT;
 }
 
-/* Arrivals and changes of the byte count, lane after lane; `state`: 0, or where the old bytes go. */
-COLD int mbarrier_apply(Warp *w, const Op *o, uint32_t m, const Addresses *a, const Change *change, uint64_t *state) {
+/* Arrivals, `least` or more, and changes of the byte count, lane after lane; `state`: 0, or where the old bytes go. */
+COLD int mbarrier_apply(Warp *w, const Op *o, uint32_t m, const Addresses *a, const Change *change, uint32_t least,
+                        uint64_t *state) {
     if (mbarrier_shared(w, o, m, a)) return FAULT;
     LANES(l) {
         uint64_t before;
         if (!HAS(l)) continue;
-        if ((uint32_t)change[l].arrivals > MBARRIER_COUNT_MAX)
+        if ((uint32_t)change[l].arrivals - least > MBARRIER_COUNT_MAX - least)
             return fault(w, o, FAULT_MBARRIER, (uint32_t)l, a->at[l] - (uint64_t)(uintptr_t)w->launch->window,
                          (uint32_t)change[l].arrivals, 1);
         if (mbarrier_change(w, o, (uint32_t)l, a->at[l], change[l], &before)) return FAULT;

@@ -23,13 +23,13 @@ def _call(call: str, mods: Mods) -> str:
     return f"{_host(mods)}if ({call}) return FAULT;"
 
 
-def _change(change: str, mods: Mods) -> str:
-    """`change`: an initialiser of `Change` from the lane's count or bytes `n`."""
+def _change(number: str, change: str, least: int, mods: Mods) -> str:
+    """`change`: an initialiser of `Change` from `number`, the lane's count or bytes; `least` arrivals are possible."""
     state = "d@" in mods
     return (
         f"{_host(mods)}Change change[32]; uint64_t state[32];\n"
-        f"LANES(l) {{ const int64_t n = n_[l]; change[l] = (Change){{{change}}}; }}\n"
-        f"if (mbarrier_apply(w, o, m, &a, change, {'state' if state else '0'})) return FAULT;"
+        f"LANES(l) {{ const int64_t n = {number}; change[l] = (Change){{{change}}}; }}\n"
+        f"if (mbarrier_apply(w, o, m, &a, change, {least}, {'state' if state else '0'})) return FAULT;"
         + ("\nLANES(l) d_[l] = HAS(l) ? state[l] : d_[l];" if state else "")
     )
 
@@ -62,16 +62,19 @@ def _waits() -> tuple[Entry, ...]:
 
 
 def _counted(word: str, order: str, operands: str, change: str) -> Entry:
-    return Entry(f"mbarrier {word} {order} {_ANY} type=b64", operands, partial(_change, change), "warp", hints=_HINTS)
+    make = partial(_change, "n_[l]" if "n:" in operands else "1", change, int(word.startswith("arrive")))
+    return Entry(f"mbarrier {word} {order} {_ANY} type=b64", operands, make, "warp", hints=_HINTS)
 
 
-_STATE, _BYTES = "d=b64 [a]:space n:u32", "[a]:space n:u32"
+_ONE, _STATE, _BYTES = "d=b64 [a]:space", "d=b64 [a]:space n:u32", "[a]:space n:u32"
 ENTRIES = (
     Entry(f"mbarrier init {_OWN} type=b64", _BYTES, partial(_call, "mbarrier_init(w, o, m, &a, n_)"), "warp"),
     Entry(f"mbarrier inval {_OWN} type=b64", "[a]:space", partial(_call, "mbarrier_inval(w, o, m, &a)"), "warp"),
-    _counted("arrive", _ORDER, _STATE + "?", "n ? n : 1, 0, 0"),
+    _counted("arrive", _ORDER, _ONE, "n, 0, 0"),
+    _counted("arrive", _ORDER, _STATE, "n, 0, 0"),
     _counted("arrive expect_tx", _ORDER, _STATE, "1, 0, n"),
-    _counted("arrive_drop", _ORDER, _STATE + "?", "n ? n : 1, n ? n : 1, 0"),
+    _counted("arrive_drop", _ORDER, _ONE, "n, n, 0"),
+    _counted("arrive_drop", _ORDER, _STATE, "n, n, 0"),
     _counted("arrive_drop expect_tx", _ORDER, _STATE, "1, 1, n"),
     _counted("expect_tx", _RELAXED, _BYTES, "0, 0, n"),
     _counted("complete_tx", _RELAXED, _BYTES, "0, 0, -n"),

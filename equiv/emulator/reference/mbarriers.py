@@ -128,15 +128,16 @@ def invalidate(warp: Warp, step: Step, mask: int, _: Observer | None) -> int:
     return 0
 
 
-def _counted(changes: Callable[[int], tuple[int, int, int]]) -> Handler:
-    """What applies the arrivals, dropped arrivals and bytes that follow from each lane's number."""
+def _counted(changes: Callable[[int], tuple[int, int, int]], least: int) -> Handler:
+    """What applies arrivals (`least` or more), dropped ones and bytes, as they follow from each lane's number, or 1."""
 
     def handler(warp: Warp, step: Step, mask: int, _: Observer | None) -> int:
-        numbers = step.source(warp, "n")
+        given = any(one.name == "n" for one in step.sources)
+        numbers = step.source(warp, "n") if given else [1] * LANES
         state = [0] * LANES
         for lane, where in locate(warp, step, mask).items():
             arrivals, drop, tx = changes(numbers[lane])
-            if arrivals > COUNT_MAX:
+            if not least <= arrivals <= COUNT_MAX:
                 raise _fault(lane, where, arrivals, _COUNT)
             state[lane] = change(warp, lane, where, arrivals, drop=drop, tx=tx)
         put_results(step, warp, mask, d=state)
@@ -184,9 +185,9 @@ def over(grid: Grid, fragment: Fragment) -> bool:
 
 
 _CHANGES: dict[tuple[str, bool], Callable[[int], tuple[int, int, int]]] = {
-    ("arrive", False): lambda n: (n or 1, 0, 0),
+    ("arrive", False): lambda n: (n, 0, 0),
     ("arrive", True): lambda n: (1, 0, n),
-    ("arrive_drop", False): lambda n: (n or 1, n or 1, 0),
+    ("arrive_drop", False): lambda n: (n, n, 0),
     ("arrive_drop", True): lambda n: (1, 1, n),
     ("", True): lambda n: (0, 0, n),
 }
@@ -198,7 +199,7 @@ def find(step: Step) -> Handler | None:
         if name in step.mods:
             return handler
     if "complete_tx" in step.mods:
-        return _counted(lambda n: (0, 0, -n))
+        return _counted(lambda n: (0, 0, -n), 0)
     kind = next((name for name in ("arrive", "arrive_drop") if name in step.mods), "")
     changes = _CHANGES.get((kind, "expect_tx" in step.mods))
-    return None if changes is None else _counted(changes)
+    return None if changes is None else _counted(changes, int(bool(kind)))

@@ -188,6 +188,14 @@ def test_bytes_that_nobody_expected_are_told_when_all_have_arrived() -> None:
             "mbarrier.init.shared.b64 [%r20], 0;",
             "0 arrivals at the mbarrier at offset 1024 (`bar` + 0): 1 to 1048575 are possible",
         ),
+        (
+            "mbarrier.init.shared.b64 [%r20], 2; mbarrier.arrive.shared.b64 %rd9, [%r20], 0;",
+            "0 arrivals at the mbarrier at offset 1024 (`bar` + 0): 1 to 1048575 are possible",
+        ),
+        (
+            "mbarrier.init.shared.b64 [%r20], 2; mbarrier.arrive_drop.shared.b64 %rd9, [%r20], 0;",
+            "0 arrivals at the mbarrier at offset 1024 (`bar` + 0): 1 to 1048575 are possible",
+        ),
         ("mbarrier.init.shared.b64 [%r20], 1048576;", "1048576 arrivals at the mbarrier at offset 1024"),
         (
             "mbarrier.init.shared.b64 [%r20], 2; mbarrier.arrive.shared.b64 %rd9, [%r20], 3;",
