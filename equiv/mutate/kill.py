@@ -1,8 +1,8 @@
 """The kill run of one mutant: the cheapest cases that come to its instruction first, up to the first one that notices.
 
-A mutant of an instruction that orders accesses, or of what such a one is given, may change nothing in the plain
-schedule of the emulator, where copies land at once and warps run in turn; such mutants are played in three more ways,
-each only if the sound kernel passes it.
+A mutant may change nothing in the plain schedule of the emulator, where copies land at once and warps run in turn. What
+no case notices so is played in three more ways, each only if the sound kernel passes it; mutants of instructions that
+order accesses, or that make what such a one is given, in all ways from the first case on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from equiv.mutate.reach import Counting
 from equiv.mutate.scene import record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -132,7 +132,17 @@ class Stage:
         if not scenes:
             return Outcome("not reached")
         programs = {**self.sound, key: target.build(mutant)}
-        ways = WAYS if mutant.operator == "ordering" or target.orders(mutant.index) else {"": {}}
+        at_once = mutant.operator == "ordering" or target.orders(mutant.index)
+        for ways in (WAYS,) if at_once else (("",), tuple(WAYS)[1:]):
+            killers, how, played = self._killers(scenes, programs, ways, every=every)
+            if killers:
+                return Outcome("killed", tuple(killers), how, played)
+        return Outcome("invisible" if mutant.invisible else "survived", played=len(scenes))
+
+    def _killers(
+        self, scenes: Sequence[Scene], programs: Mapping[Key, Program], ways: Iterable[str], *, every: bool
+    ) -> tuple[list[str], str, int]:
+        """The cases that notice in one of these ways, all or the first; what the first noticed; how many were played."""
         killers, how, played = [], "", 0
         for scene in scenes:
             played += 1
@@ -146,9 +156,7 @@ class Stage:
                     break
             if killers and not every:
                 break
-        if killers:
-            return Outcome("killed", tuple(killers), how, played)
-        return Outcome("invisible" if mutant.invisible else "survived", played=played)
+        return killers, how, played
 
     def _sound_passes(self, scene: Scene, way: str) -> bool:
         key = (scene.case.id, way)
