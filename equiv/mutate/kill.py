@@ -142,7 +142,7 @@ class Stage:
     def _killers(
         self, scenes: Sequence[Scene], programs: Mapping[Key, Program], ways: Iterable[str], *, every: bool
     ) -> tuple[list[str], str, int]:
-        """The cases that notice in one of these ways, all or the first; what the first noticed; how many were played."""
+        """The cases that notice in one of these ways, all or the first; what the first noticed; how many played."""
         killers, how, played = [], "", 0
         for scene in scenes:
             played += 1
