@@ -169,6 +169,13 @@ def test_every_mutant_gets_an_outcome(staged: tuple[Stage, dict[Key, Target]]) -
     assert {"killed", "survived", "equivalent"} <= seen
 
 
+def test_what_the_plain_schedule_hides_is_searched_for_races(staged: tuple[Stage, dict[Key, Target]]) -> None:
+    found = outcome(staged, "comparison", "setp.le.u32 %p1, %r1, 0;")
+    assert found.killers == ("normal-1 (race)",)  # thread 0 stores where thread 63, of a later warp, stores after it
+    every = outcome(staged, "comparison", "setp.le.u32 %p1, %r1, 0;", every=True)
+    assert every.killers == ("normal-1 (race)", "ones-1 (race)")
+
+
 def test_work_comes_back_from_processes_and_a_dead_one_costs_its_own() -> None:
     def do(number: int) -> int:
         if number == 3:

@@ -54,11 +54,12 @@ OUT: ret;
 .visible .entry total(.param .u64 y, .param .u64 t)
 .reqntid 64, 1, 1
 {
-.reg .b32 %r<20>; .reg .f32 %f<10>; .reg .b64 %rd<10>; .shared .align 16 .b8 part[256];
+.reg .pred %p<2>; .reg .b32 %r<20>; .reg .f32 %f<10>; .reg .b64 %rd<10>; .shared .align 16 .b8 part[256];
 mov.u32 %r1, %tid.x; ld.param.b64 %rd1, [y]; ld.param.b64 %rd2, [t];
 and.b32 %r3, %r1, 31; mul.wide.u32 %rd6, %r3, 4; add.s64 %rd4, %rd1, %rd6; ld.global.b32 %r2, [%rd4];
 mul.wide.u32 %rd3, %r1, 4;
-mov.b32 %r5, part; shl.b32 %r6, %r1, 2; add.s32 %r7, %r5, %r6; st.shared.b32 [%r7], %r2;
+mov.b32 %r5, part; setp.lt.u32 %p1, %r1, 0; @%p1 st.shared.b32 [%r5+252], %r1;
+shl.b32 %r6, %r1, 2; add.s32 %r7, %r5, %r6; st.shared.b32 [%r7], %r2;
 bar.sync 0;
 xor.b32 %r8, %r6, 252; add.s32 %r9, %r5, %r8; ld.shared.b32 %r10, [%r9];
 add.s64 %rd5, %rd2, %rd3; ld.global.b32 %r11, [%rd5]; add.s32 %r12, %r11, %r10; st.global.b32 [%rd5], %r12;
