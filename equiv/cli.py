@@ -21,6 +21,7 @@ from equiv.determinism import command as determinism
 from equiv.errors import EquivError
 from equiv.mutate import command as mutating
 from equiv.plan import DEFAULT_DEVICE
+from equiv.report import environment
 from equiv.terminal import visible
 from equiv.trail import command as trail
 
@@ -56,10 +57,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
+class _Versions(argparse.Action):
+    """Prints the versions that decide a run's bits, looked up only if asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        """Ends the program."""
+        print(", ".join(f"{name} {found}" for name, found in environment.versions().items()))
+        parser.exit()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="equiv", description="Do two kernels compute the same numbers? Bit for bit, GPU or not."
     )
+    parser.add_argument("--version", action=_Versions, nargs=0, help="what is installed, as every journal has it")
     commands_ = parser.add_subparsers(required=True, metavar="COMMAND")
 
     listing = commands_.add_parser("list", help="pairs, their axes, contracts and cases")

@@ -17,6 +17,7 @@ import pytest
 
 from equiv import cli, journal, running
 from equiv.records import Status
+from equiv.report import environment
 from equiv.workers import run_plan
 
 CASES = Path(__file__).parent / "support" / "cases"
@@ -64,6 +65,15 @@ def reported(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, 
 )
 def test_the_exit_code_says_what_the_run_came_to(arguments: list[str], code: int) -> None:
     assert run(*arguments) == code
+
+
+def test_the_versions_that_decide_bits_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--version"])
+    assert caught.value.code == 0
+    said = capsys.readouterr().out
+    assert all(f"{name} {found}" in said for name, found in environment.versions().items())
+    assert {"equiv", "numpy", "python", "triton"} <= {one.split()[0] for one in said.split(", ")}
 
 
 def test_a_line_that_cannot_be_read_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
