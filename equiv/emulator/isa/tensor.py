@@ -149,7 +149,7 @@ def _copies() -> list[Entry]:
 def _commit(mods: Mods, *, multicast: bool) -> str:
     """Everything before has happened, so the mbarrier gets its arrival at once; with a mask, in each CTA it names."""
     checked = check(mods.get("space", "shared::cluster"), "a", 8, 8, write=True)
-    apply = "if (mbarrier_apply(w, o, m, &a, change, 0)) return FAULT;"
+    apply = "if (mbarrier_apply(w, o, m, &a, change, 1, 0)) return FAULT;"
     arrive = f"{checked}\nLANES(l) change[l] = (Change){{1, 0, 0}};\n{apply}"
     if not multicast:
         return f"Change change[32];\n{arrive}"
