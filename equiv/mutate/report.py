@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from equiv.emulator.ptx_emitter import spelt
 from equiv.mutate import OPERATORS
 from equiv.mutate.operators import NOTHING
+from equiv.terminal import kernel_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from equiv.mutate.mutants import Mutant
 
 STATUSES = ("killed", "survived", "not reached", "equivalent", "argued", "invisible")
-SHOWN = 60
-"""Characters of a kernel's name, which a compiler makes of its types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +181,9 @@ def _lines(result: Result) -> Iterator[str]:
 
 def _kernel(result: Result, key: Key, cases: Sequence[str]) -> Iterator[str]:
     image, kernel = key
-    name = kernel if len(kernel) <= SHOWN else kernel[: SHOWN - 3] + "..."
     few = ", ".join(cases[:3]) + (", ..." if len(cases) > 3 else "")
     yield ""
-    yield f"{name}, image {image[:12]}, {len(cases)} cases ({few})"
+    yield f"{kernel_name(kernel)}, image {image[:12]}, {len(cases)} cases ({few})"
     table = _by_operator(result, key)
     total: Counter[str] = Counter()
     yield "  " + f"{'operator':12}" + "".join(f"{status:>12}" for status in STATUSES) + f"{'score':>9}"

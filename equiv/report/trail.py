@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from equiv.terminal import kernel_name
 from equiv.trail.site import line_of
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def _end(end: End) -> Iterator[str]:
         return
     yield f"  DEPARTS at {line_of(first)}  {first.code}"
     yield f"    {end.why}"
-    yield f"    {first.kernel[:80]}: {thread(first)}"
+    yield f"    {kernel_name(first.kernel)}: {thread(first)}"
     ours, theirs = end.sites
     if ours is not None and theirs is not None and ours.text == theirs.text:
         yield f"    PTX line {ours.line}  {ours.text}"
@@ -123,7 +124,7 @@ def origin(scene: Scene, party: str, found: Origin) -> str:
     lines.append(f"  DEPARTS at {line_of(found.site)}  {found.site.code}")
     operands = ", ".join(f"0x{one:x}" for one in stage.operands)
     lines.append(f"    row {stage.row} ({stage.value}), {named}: of {operands} the model makes 0x{stage.expected:x}")
-    lines.append(f"    {found.site.kernel[:80]}: {thread(found.site)}")
+    lines.append(f"    {kernel_name(found.site.kernel)}: {thread(found.site)}")
     lines.append(f"    PTX line {found.site.line}  {found.site.text}")
     lines += [f"      {_value(one)}" for one in found.site.values]
     steps = list(dict.fromkeys(line_of(one) for one in reversed(found.path)))
