@@ -2,11 +2,12 @@
 
 Recognised as equivalent: what decodes to the same handler and arguments; a change of an instruction whose result
 nothing needs (strong liveness over registers), or a cache policy alone; bytes packed from registers that nothing
-writes, which a compiler left open; a jump to the next instruction left out; another rounding of an integer conversion
-that is exact; what `equiv.mutate.ranges` proves from the bits a register can have, and `equiv.mutate.threads` by
-computing for every thread what depends on its number alone. Left out as invisible: what the emulator executes nothing
-of, and the jump back to a wait (`Target.polls`). Not recognised: anything that takes knowledge of inputs (an addition
-that happens to be exact, a subnormal that never comes); people say those in `equiv.mutate.argued`.
+writes, which a compiler left open; a jump to the next instruction left out; a wait for more groups of asynchronous
+operations than before; another rounding of an integer conversion that is exact; what `equiv.mutate.ranges` proves from
+the bits a register can have, and `equiv.mutate.threads` by computing for every thread what depends on its number alone.
+Left out as invisible: what the emulator executes nothing of, and the jump back to a wait (`Target.polls`). Not
+recognised: anything that takes knowledge of inputs (an addition that happens to be exact, a subnormal that never
+comes); people say those in `equiv.mutate.argued`.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Mutant:
         image: digest of the image; kernel: name of the kernel in it.
         index: of the instruction in the contracted kernel.
         source: (file, line) of the kernel's source, of a branch that of its condition; None where the PTX does not say.
-        near: the same, of the nearest line above of which the instruction could be, where the compiler made it itself.
+        near: of what the compiler made itself the last line before it that the PTX names (`Instruction.near`).
         equivalent: why it cannot matter, or "".
         invisible: whether the emulator executes nothing here with or without the change.
     """
@@ -204,8 +205,8 @@ class Target:
                     invisible = (original.shape is None and changed.shape is None) or index in self.polls
                     why = "" if invisible else self._equivalent(index, one, after, same=_same(original, changed))
                     places = (self.image.digest, self.name, index, name)
-                    from_where = self._decides(one)
-                    found.append(Mutant(*places, one, after, from_where.source, from_where.near, why, invisible))
+                    shown = self._decides(one)
+                    found.append(Mutant(*places, one, after, shown.source, shown.near, why, invisible))
         backend.handlers(shapes)
         yield from found
 
