@@ -13,7 +13,7 @@ from equiv.errors import CaseFileError
 from equiv.mutate import argued, command
 from equiv.mutate.kill import Outcome
 from equiv.mutate.mutants import Mutant
-from equiv.mutate.report import Result, killers, percent
+from equiv.mutate.report import Result, killers, percent, render
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -133,13 +133,15 @@ def test_bad_arguments_are_usage_errors(
     assert problem in capsys.readouterr().err
 
 
-def a_mutant(operator: str = "constant", source: tuple[str, int] | None = None) -> Mutant:
+def a_mutant(
+    operator: str = "constant", source: tuple[str, int] | None = None, near: tuple[str, int] | None = None
+) -> Mutant:
     from equiv.emulator.ptx import Immediate, Instruction, Register
 
     def one(bits: int) -> Instruction:
         return Instruction("mul.f32", (Register("%f2"), Register("%f1"), Immediate(bits, "f32")))
 
-    return Mutant("image", "k", 0, operator, one(0x40400000), one(0x40400001), source)
+    return Mutant("image", "k", 0, operator, one(0x40400000), one(0x40400001), source, near)
 
 
 def test_an_argument_for_what_no_case_comes_to_is_for_nothing_else(folder: Path, tmp_path: Path) -> None:
@@ -163,6 +165,8 @@ def test_an_argument_covers_what_its_words_describe(folder: Path, tmp_path: Path
     assert not argument.covers(a_mutant(source=elsewhere), [])
     assert not argument.covers(a_mutant(source=None), [])
     assert not argument.covers(a_mutant("rounding", there), [])
+    assert argument.covers(a_mutant(source=elsewhere, near=there), [])
+    assert not argument.covers(a_mutant(source=elsewhere, near=elsewhere), [])
     (folder / argued.FOLDER / "mutant_pair.toml").write_text(ARGUED + 'axes = { values = "ones" }\nnow = "*001;"\n')
     (argument,) = argued.read(mutant_pair.PAIR, folder)
     assert argument.covers(a_mutant(source=there), [{"values": "ones"}])
@@ -196,6 +200,24 @@ def test_without_a_file_nothing_is_argued(folder: Path) -> None:
 
 def result(*outcomes: Outcome) -> Result:
     return Result("p", "d", (), {("image", "k"): ("a",)}, [(a_mutant(), one) for one in outcomes], len(outcomes), {})
+
+
+@pytest.mark.parametrize(
+    ("source", "near", "said"),
+    [
+        (("a/kernel.py", 7), ("a/other.py", 3), "kernel.py:7"),
+        (("a/kernel.py", 0), ("a/other.py", 3), "other.py:3"),
+        (("a/kernel.py", 0), None, "PTX line 0:"),
+    ],
+)
+def test_a_survivor_is_shown_with_the_nearest_line_that_is_known(
+    source: tuple[str, int], near: tuple[str, int] | None, said: str
+) -> None:
+    symbol = "kernel_cutlass_kernel_equivcutekdawsKdaWS_object_at__tensorptrbf16gmemoi64_0"
+    cases = {("image", symbol): ("a",)}
+    text = render(Result("p", "d", (), cases, [(a_mutant(source=source, near=near), Outcome("survived"))], 1, {}))
+    assert f"  {said} [constant] mul.f32" in text
+    assert "\nKdaWS, image image, 1 cases (a)\n" in text
 
 
 def test_the_score_leaves_out_what_is_not_live() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -195,6 +196,19 @@ def test_what_is_in_hand_when_time_is_over_is_done_and_nothing_else_is_begun() -
 
     assert dict(pool.work(9, lambda number: number, lambda *_: None, 1, late)) == {0: 0, 1: 1}
     assert not dict(pool.work(9, lambda number: number, lambda *_: None, 2, lambda: True))
+
+
+def test_a_slow_piece_of_work_in_hand_is_waited_for() -> None:
+    def do(number: int) -> int:
+        time.sleep(0.5 * (number == 0))
+        return number
+
+    done: list[int] = []
+    for number, _ in pool.work(99, do, lambda *_: None, 2, lambda: bool(done)):
+        done.append(number)
+    assert done[0] != 0
+    assert 0 in done
+    assert len(done) < 5
 
 
 def test_an_error_in_a_process_is_raised_here() -> None:

@@ -112,6 +112,8 @@ def test_a_trace_says_the_store_the_values_and_the_way() -> None:
     assert "q_codes[0, 0, 0] (request 0, head 0, channel 0): 0x7d, the model has 0x7e" in text
     assert "stored at access.py:21: CTA (0, 0, 0) warp 0 lane 0" in text
     assert f"DEPARTS at convert.py:{line}" in text
+    assert "DsaIndex: CTA (0, 0, 0) warp 0 lane 0\n" in text
+    assert "kernel_cutlass" not in text
     assert "row dsa.R14 (q: FP8 code), named above: of 0x43d80000 the model makes 0x7e" in text
     assert "0x43d80000 (432)\n         constant  0xfff00000" in text
     assert f"from there to the store: convert.py:{line} -> " in text

@@ -146,7 +146,8 @@ class _Run:
         """Raises the error for a fault, as the C engine words it."""
         regions, kernel = tuple(self.grid.memory.regions), self.program.kernel
         shown = (waits or [])[: faults.WAITING_SHOWN]
-        stop = faults.Stop(fault, shown, len(waits or []), self.grid.shared_size)
+        variables = self.program.bytecode.shared
+        stop = faults.Stop(fault, shown, len(waits or []), self.grid.shared_size, variables)
         raise faults.describe(kernel, self.grid.config.grid, regions, stop)
 
     def fault(self, warp: Warp, pc: int, active: int, error: FaultError) -> None:

@@ -146,6 +146,11 @@ def test_cp_async_zero_fills_behind_what_it_reads() -> None:
         ("setp.gt.u32 %p1, %r1, 40; @%p1 bra FAR; bar.sync 0; FAR: bar.warp.sync 0xffffffff; bar.sync 1;", "deadlock"),
         ("bar.sync 0, 48;", "not a multiple of 32"),
         ("trap;", "the kernel trapped"),
+        (
+            """setp.ne.u32 %p1, %r1, 0; mov.u32 %r2, buffer; @%p1 bra GO;
+            mbarrier.init.shared.b64 [%r2], 2; mbarrier.arrive.shared.b64 %rd4, [%r2], 0; GO:""",
+            "0 arrivals at the mbarrier",
+        ),
     ],
 )
 def test_faults_are_told_in_the_words_of_the_c_engine(body: str, words: str) -> None:
