@@ -45,6 +45,11 @@ def read(instruction: Instruction) -> tuple[str, ...]:
     return tuple(names)
 
 
+def is_pure(instruction: Instruction) -> bool:
+    """Whether an instruction does nothing but compute its registers from those of its own thread."""
+    return instruction.opcode.partition(".")[0] in _PURE and ".cc." not in instruction.opcode  # the carry, too
+
+
 @dataclass(slots=True)
 class Block:
     """A basic block: instructions `start` to `end` - 1.
@@ -119,7 +124,7 @@ def _find_live(kernel: Kernel, found: list[Block]) -> None:
         not next_blocks or kernel.instructions[block.end - 1].opcode.startswith("ret")
         for block, next_blocks in zip(found, following, strict=True)
     ]
-    facts = [(written(one), read(one), one.opcode.split(".")[0] in _PURE, one.guard) for one in kernel.instructions]
+    facts = [(written(one), read(one), is_pure(one), one.guard) for one in kernel.instructions]
     live_in: list[set[str]] = [set() for _ in found]
     changed = True
     while changed:

@@ -290,6 +290,8 @@ def _constant(spec: OperandSpec, type_name: str, operand: Immediate) -> int:
     if operand.kind == "int":
         if type_name in FLOAT_TYPES:
             raise _MisfitError(f"operand {spec.name} is an integer constant, not {type_name}")
+        if type_name == "pred":  # anything but 0 is true, for all lanes
+            return 0xFFFFFFFF if operand.bits else 0
         return operand.bits
     if operand.kind == "f32":
         if TYPE_BITS[type_name] != 32:

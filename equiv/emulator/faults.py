@@ -100,6 +100,7 @@ _COPY_PROBLEMS = (
     "the tensor map at {address:#x} fills integers with NaN",
     "the first coordinate {signed} of a tensor copy: its bytes must be a multiple of 16",
     "a store to coordinate {signed} of a tensor: it must not be negative",
+    "{size} bytes were still under way to or from shared memory when the CTA ended: nobody waited for them",
 )
 _VALUE_PROBLEMS = ("a copy of {0} bytes: cp.async copies 4, 8 or 16", "branch index {0} is beyond the target list",
                    "st.bulk with the value {0}: only 0 is possible",

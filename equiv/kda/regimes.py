@@ -3,8 +3,9 @@
 A regime is named in the case file by piece: columns of the rows (`q`, `k`, `v`, `out_gate`, `f_a`, `beta`), weights,
 the windows and states of the slots that hold a request's (`conv_state`, `state`), and what `equiv.kda.plan` decides:
 slots, absent requests, accepted counts, the commit's destinations. `values = "by_head"` stands for the
-first regime of every piece: each head has values of its own kind (`equiv.kda.mixed`). Every other slot, and every
-record, starts as NaNs with random payloads, so that reading a wrong one cannot pass for right.
+first regime of every piece: each head has values of its own kind (`equiv.kda.mixed`); "mirrored" and "residues" name
+regimes under which sums cancel (`equiv.kda.residues`). Every other slot, and every record, starts as NaNs with random
+payloads, so that reading a wrong one cannot pass for right.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import numpy as np
 from equiv import inputs as make
 from equiv.geometry.kda import DIM, RANK, TAPS
 from equiv.inputs import Draws
-from equiv.kda import aimed, mixed, plan, states, tensors
+from equiv.kda import aimed, mixed, plan, residues, states, tensors
+from equiv.kda.residues import mirrored
 from equiv.kda.tensors import whole
 from equiv.rounding.formats import BF16, F32
 
@@ -29,6 +31,18 @@ if TYPE_CHECKING:
     Fill = Callable[[Draws, Shape], Bits]
 
 BY_HEAD = "by_head"
+
+
+def _one(_: Shape) -> int:
+    return 1
+
+
+def _row(shape: Shape) -> int:
+    return shape[1]
+
+
+def _window(shape: Shape) -> int:
+    return shape[1] // DIM
 
 
 def _amplitudes(draws: Draws, shape: Shape) -> Bits:
@@ -61,6 +75,8 @@ ROW: Mapping[str, Fill] = {
     "zero": lambda _d, shape: np.zeros(shape, dtype=np.uint16),
     "signed_zeros": make.signed_zeros,
     "subnormals": make.subnormals,
+    "mirrored": mirrored(lambda d, shape: make.normal(d, shape, center=-1, spread=1), _one),
+    "level": residues.level,
 }
 GATE: Mapping[str, Fill] = {
     "normal": lambda d, shape: make.normal(d, shape, center=0, spread=1),
@@ -84,6 +100,7 @@ F_B: Mapping[str, Fill] = {
     "ties": aimed.f_b_ties,
     "subnormals": make.subnormals,
     "zero": ROW["zero"],
+    "mirrored": mirrored(lambda d, shape: make.normal(d, shape, center=-3, spread=1), _row),
 }
 NORM_W: Mapping[str, Fill] = {
     "normal": lambda d, shape: make.truncated(1.0 + d.bell("value", shape) / 8, BF16),
@@ -104,11 +121,14 @@ CONV_W: Mapping[str, Fill] = {
     "first_tap": _taps(1, 0, 0, 0),
     "ties": aimed.tap_ties,
     "negative_zero": _taps(-0.0, -0.0, -0.0, -0.0),
+    "mirrored": mirrored(lambda d, shape: make.truncated(d.bell("value", shape) / 2, F32), _row),
+    "cancelling": residues.cancelling_taps,
 }
 CONV_BIAS: Mapping[str, Fill] = {
     "normal": lambda d, shape: make.normal(d, shape, F32, center=-2, spread=1),
     "zero": lambda _d, shape: np.zeros(shape, dtype=np.uint32),
     "negative_zero": lambda _d, shape: np.full(shape, 0x80000000, dtype=np.uint32),
+    "mirrored": mirrored(lambda d, shape: make.normal(d, shape, F32, center=-2, spread=1), _one),
 }
 A_LOG: Mapping[str, Fill] = {
     "normal": lambda d, shape: make.truncated(0.5 + d.bell("value", shape) / 2, F32),
@@ -145,6 +165,7 @@ DT_BIAS: Mapping[str, Fill] = {
     "zero": CONV_BIAS["zero"],
     "subnormals": lambda d, shape: (d.words("value", shape) >> 32 & 0x807FFFFF).astype(np.uint32),
     "huge": lambda d, shape: make.wide(d, shape, F32, low=123, high=126),
+    "mirrored": mirrored(lambda d, shape: make.truncated(d.bell("value", shape), F32), _one),
 }
 WINDOW: Mapping[str, Fill] = {
     "normal": ROW["normal"],
@@ -152,6 +173,8 @@ WINDOW: Mapping[str, Fill] = {
     "signed_zeros": make.signed_zeros,
     "subnormals": make.subnormals,
     "wide": ROW["wide"],
+    "mirrored": mirrored(ROW["normal"], _window),
+    "level": residues.level,
 }
 
 
@@ -201,6 +224,7 @@ STATE: Mapping[str, Callable[[Draws, tuple[int, ...], bool], Bits]] = {
     "signed_zeros": _each(make.signed_zeros),
     "subnormals": _tiny,
     "powers": _each(lambda d, shape: make.wide(d, shape, low=-8, high=3) & np.uint16(0xFF80)),
+    "mirrored": residues.mirrored_states(_state(15, 18)),
 }
 """`powers`, of two: times a decay of nine significant bits, as in cases of BF16 states, they are BF16 ties."""
 _ROWS: tuple[tuple[str, Mapping[str, Fill]], ...] = (("q", ROW), ("k", ROW), ("v", ROW), ("out_gate", OUT_GATE))
@@ -217,15 +241,19 @@ REGIMES: Mapping[str, tuple[str, ...]] = {
     "conv_state": tuple(WINDOW),
     "state": (*STATE, *states.AIMED),
     **plan.REGIMES,
-    "values": ("plain", BY_HEAD),
+    "values": ("plain", BY_HEAD, *residues.VALUES),
 }
 
 
 def regime(case: Case, piece: str) -> str:
-    """The regime of a piece: what the case names; the first of `REGIMES`, or "by_head", where it names that or none."""
+    """The regime of a piece: what the case names; the first of `REGIMES`, or that of `values`, where it names no other."""
     first = REGIMES[piece][0]
-    name = case.regimes.get(piece, first)
-    return BY_HEAD if name == first and piece in mixed.PIECES and case.regimes.get("values") == BY_HEAD else name
+    name, values = case.regimes.get(piece, first), case.regimes.get("values", "plain")
+    if name != first:
+        return name
+    if values == BY_HEAD:
+        return BY_HEAD if piece in mixed.PIECES else name
+    return residues.VALUES.get(values, {}).get(piece, name)
 
 
 def inputs(case: Case) -> dict[str, Bits]:

@@ -6,6 +6,8 @@ Looks through instructions without a guard; a register that several write has th
   never has; a bound moved past a value the register never has; a `selp` of constants of which only whether it is zero
   is read;
 * an `and` whose constant differs only in bits that are zero in its other operand, as the low half of a widened bf16;
+* an addition in the place of a subtraction, or the reverse, of a multiple of 2^k, where all that is made of the result
+  depends on its low k + 1 bits alone, as the phase of a barrier on a count;
 * a `prmt` whose selector differs only in which bytes of zeros it takes;
 * another rounding of a product with a power of two, where all that is made of it is a saturating conversion to 8 bits
   or fewer: the product is exact but for what is below 2^-126, which becomes a zero of the same sign either way, and
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 ALL = (1 << 64) - 1
 MANTISSA = (1 << 23) - 1
 _NARROW = ("e4m3x2", "e5m2x2", "e2m1x2", "e2m3x2", "e3m2x2")
+_UPWARDS = ("add", "sub", "mul.lo", "mov", "and", "or", "xor")
+"""Operations whose low bits depend on low bits alone."""
 _INTEGER_TESTS = ("eq", "ne")
 _DEEP = 24
 """Instructions that are looked through."""
@@ -90,6 +94,12 @@ class Ranges:
                 width = (1 << TYPE_BITS[words[-1]]) - 1
                 if not (was.bits ^ now.bits) & width & ~self.zeros(one.operands[1]):
                     return "the bits that the constant differs in are zero"
+        if {words[0], after.opcode.partition(".")[0]} == {"add", "sub"} and words[-1][0] in "us":
+            made = one.operands[0]
+            common = ~self.zeros(one.operands[2]) & (1 << TYPE_BITS[words[-1]]) - 1
+            bits = (common & -common).bit_length()  # twice the second operand is a multiple of two to the power of it
+            if one.operands == after.operands and isinstance(made, Register) and self._low(made.name, bits, set()):
+                return "it differs in high bits that nothing made of it depends on"
         if one.opcode == after.opcode == "prmt.b32" and one.operands[:3] == after.operands[:3]:
             taken, instead = (self._bytes(made) for made in (one, after))
             if taken is not None and taken == instead:
@@ -187,6 +197,26 @@ class Ranges:
 
     def _reading(self, name: str) -> list[Instruction]:
         return [self._kernel.instructions[index] for index in self._readers.get(name, ())]
+
+    def _low(self, name: str, bits: int, seen: set[str]) -> bool:
+        """Whether all that is made of a register depends on its lowest `bits` bits alone."""
+        if name in seen:
+            return True
+        seen.add(name)
+        for one in self._reading(name):
+            words, made = one.opcode.split("."), one.operands[0]
+            if one.guard == name or words[-1] not in TYPE_BITS or not isinstance(made, Register):
+                return False
+            others = [operand for operand in one.operands[1:] if operand != Register(name)]
+            masked = (
+                words[0] == "and"
+                and others
+                and not ~self.zeros(others[0]) & (1 << TYPE_BITS[words[-1]]) - 1 >> bits << bits
+            )
+            carries = ".".join(words[:-1]) in _UPWARDS and words[-1][0] in "usb"
+            if not masked and not (carries and self._low(made.name, bits, seen)):
+                return False
+        return True
 
     def _only_tested(self, target: Operand) -> bool:
         """Whether all that reads a register compares it with 0."""

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from equiv.emulator.dataflow import followers, split, written
+from equiv.emulator.dataflow import followers, is_pure, split, written
 from equiv.emulator.isa.table import TYPE_BITS
-from equiv.emulator.ptx import Immediate, Instruction, Negated, Operand, Register, Special
+from equiv.emulator.ptx import Immediate, Instruction, Negated, Operand, Register, Special, Symbol
+from equiv.mutate.operators import NOTHING
+from equiv.mutate.spread import Spread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,111 +43,95 @@ class ByThread:
         self._kernel = kernel
         self._makers = makers
         size = kernel.directives.get("reqntid", ())
-        self._count = size[0] if size and all(axis == 1 for axis in size[1:]) and size[0] % WARP == 0 else 0
+        self.count = size[0] if size and all(axis == 1 for axis in size[1:]) and size[0] % WARP == 0 else 0
         self._known: dict[str, Values | None] = {}
-        self._index = {id(one): index for index, one in enumerate(kernel.instructions)}
         self._readers = readers
 
     def equivalent(self, index: int, one: Instruction, after: Instruction) -> str:
         """Why a change of instruction `index` cannot matter, or ""."""
-        if not self._count:
+        if not self.count:
             return ""
-        if not self._reaching[index].any():
+        if not self.reaching[index].any():
             return "no thread gets there"
         if one.opcode.startswith("bra") and one.guard is not None and after.opcode == "pmevent":
-            taken = self._value(Register(one.guard), {})
-            if taken is not None and not ((taken != 0) ^ one.guard_negated)[self._reaching[index]].any():
+            taken = self.value(Register(one.guard))
+            if taken is not None and not ((taken != 0) ^ one.guard_negated)[self.reaching[index]].any():
                 return "no thread takes the branch"
         target = written(one)
-        if len(target) != 1 or one.guard is not None or one.operands[0] != after.operands[0]:
+        gone = after.opcode == NOTHING[0]
+        if not target or one.guard is not None or not (gone or one.operands[0] == after.operands[0]):
             return ""
-        if one.opcode.startswith("shfl.sync.") and one.operands[:2] == after.operands[:2]:
-            was, now = (_lanes(given, self._inputs(given, {})) for given in (one, after))
-            if was is not None and now is not None and self._same(index, was, now):
-                return "every lane gets the value of the same one"
-        if self._makers.get(target[0]) is not one:
+        if one.opcode.startswith("shfl.sync.") and not gone and one.operands[:2] == after.operands[:2]:
+            was, now = (_lanes(given, self.inputs(given)) for given in (one, after))
+            if was is not None and now is not None:
+                if self._same(index, was, now):
+                    return "every lane gets the value of the same one"
+                if self._uniform(one.operands[1]):
+                    return "every lane has the same value"
+        shuffles = not gone and all(made.opcode.startswith("shfl.sync.") for made in (one, after))
+        alone = shuffles and one.operands[-1] == after.operands[-1]  # the same lanes take part
+        if not alone and not (is_pure(one) and (gone or is_pure(after))):
             return ""
-        old, new = (_computed(given, self._inputs(given, {}), self._count) for given in (one, after))
-        if old is None or new is None:
-            return ""
-        return "no thread that gets there has another value" if self._vanishes(one, old, new) else ""
+        same = self._vanishes(index, one, None if gone else after)
+        return "no thread that gets there has another value" if same else ""
 
-    def _vanishes(self, one: Instruction, old: Values, new: Values) -> bool:
-        """Whether what leaves the arithmetic on thread numbers is the same although `one` makes `new` of `old`."""
-        if self._same(self._index[id(one)], old, new):
+    def _vanishes(self, index: int, one: Instruction, after: Instruction | None) -> bool:
+        """Whether the change comes to nothing that leaves a thread's registers; no `after`: anything may be there."""
+        known = self._makers.get(written(one)[0]) is one
+        old = computed(one, self.inputs(one), self.count) if known else None
+        new = computed(after, self.inputs(after), self.count) if after is not None and old is not None else None
+        return Spread(self, self._kernel, self._makers, self._readers).vanishes(index, old, new)
+
+    def _uniform(self, operand: Operand, depth: int = 0) -> bool:
+        """Whether all threads of a CTA have the same value there, whatever it is."""
+        if isinstance(operand, Immediate | Symbol):
             return True
-        changed = {written(one)[0]: new}
-        waiting = [one]
-        for _ in range(1000):
-            if not waiting:
-                return True
-            maker = waiting.pop()
-            name = written(maker)[0]
-            before, now = self._value(Register(name), {}), changed[name]
-            assert before is not None
-            for at in self._readers.get(name, ()):
-                if self._same(at, before, now):
-                    continue
-                reader = self._kernel.instructions[at]
-                to = written(reader)
-                if len(to) != 1 or self._makers.get(to[0]) is not reader or reader.guard is not None:
-                    return False
-                was, becomes = (
-                    self._value(Register(to[0]), {}),
-                    _computed(reader, self._inputs(reader, changed), self._count),
-                )
-                if was is None or becomes is None:
-                    return False
-                known = changed.get(to[0], was)
-                if np.array_equal(known, becomes):
-                    continue
-                if self._same(at, was, becomes) and to[0] not in changed:
-                    continue
-                changed[to[0]] = becomes
-                waiting.append(reader)
-        return False
+        maker = self._makers.get(operand.name) if isinstance(operand, Register) else None
+        if maker is None or maker.guard is not None or depth > _DEEP:
+            return False
+        plain = maker.opcode.partition(".")[0] in {"mov", "add", "sub", "mul", "mad", "shl", "shr", "and", "or"}
+        return plain and all(self._uniform(one, depth + 1) for one in maker.operands[1:])
 
     def _same(self, index: int, one: Values, other: Values) -> bool:
-        return not (one != other)[self._reaching[index]].any()
+        return not (one != other)[self.reaching[index]].any()
 
-    def _inputs(self, one: Instruction, changed: Mapping[str, Values]) -> list[Values | None]:
-        return [self._value(operand, changed) for operand in one.operands[1:]]
+    def inputs(self, one: Instruction) -> list[Values | None]:
+        """The values of all operands but the first."""
+        return [self.value(operand) for operand in one.operands[1:]]
 
-    def _value(self, operand: Operand, changed: Mapping[str, Values], depth: int = 0) -> Values | None:
+    def value(self, operand: Operand, depth: int = 0) -> Values | None:
         """Of every thread; None where it depends on anything but the thread's number."""
         if isinstance(operand, Immediate):
-            return np.full(self._count, operand.bits, np.uint64)
+            return np.full(self.count, operand.bits, np.uint64)
         if isinstance(operand, Special):
-            threads = np.arange(self._count, dtype=np.uint64)
+            threads = np.arange(self.count, dtype=np.uint64)
             known = {"%tid.x": threads, "%laneid": threads % WARP, "%tid.y": threads * 0, "%tid.z": threads * 0}
             return known.get(operand.name)
         if isinstance(operand, Negated):
-            value = self._value(operand.register, changed, depth)
+            value = self.value(operand.register, depth)
             return None if value is None else value ^ np.uint64(1)
         if not isinstance(operand, Register) or depth > _DEEP:
             return None
-        if operand.name in changed:
-            return changed[operand.name]
         if operand.name not in self._known:
             self._known[operand.name] = None  # a register that is made of itself is not known
             maker = self._makers.get(operand.name)
             if maker is not None and maker.guard is None and len(written(maker)) == 1:
-                given = [self._value(one, {}, depth + 1) for one in maker.operands[1:]]
-                self._known[operand.name] = _computed(maker, given, self._count)
+                given = [self.value(one, depth + 1) for one in maker.operands[1:]]
+                self._known[operand.name] = computed(maker, given, self.count)
         return self._known[operand.name]
 
     @cached_property
-    def _reaching(self) -> list[Threads]:
+    def reaching(self) -> list[Threads]:
         """Which threads may come to each instruction."""
         blocks = split(self._kernel)
         following = followers(self._kernel, blocks)
-        inside = [np.zeros(self._count, np.bool_) for _ in blocks]
+        inside = [np.zeros(self.count, np.bool_) for _ in blocks]
         inside[0][:] = True
         waiting = [0]
         while waiting:
             number = waiting.pop()
             last = self._kernel.instructions[blocks[number].end - 1]
-            condition = None if last.guard is None else self._value(Register(last.guard), {})
+            condition = None if last.guard is None else self.value(Register(last.guard))
             goes = None if condition is None else (condition != 0) ^ last.guard_negated
             head = last.opcode.partition(".")[0]
             for at, follower in enumerate(following[number]):
@@ -177,7 +163,7 @@ def _lanes(one: Instruction, given: list[Values | None]) -> Values | None:
     return np.where(valid, source & (WARP - 1), own).astype(np.uint64)
 
 
-def _computed(one: Instruction, given: list[Values | None], count: int) -> Values | None:
+def computed(one: Instruction, given: list[Values | None], count: int) -> Values | None:
     """What an instruction makes of known inputs, by thread; None if it is not one of those known here."""
     words = one.opcode.split(".")
     if words[0] == "shfl" and words[1] == "sync" and given[0] is not None:

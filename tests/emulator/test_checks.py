@@ -123,6 +123,34 @@ def test_a_read_of_what_a_copy_has_not_brought_yet_shows_when_copies_are_late() 
     assert "offset 520 (`buffer` + 8)), never written" in message
 
 
+STORE = (
+    "fence.proxy.async.shared::cta; bar.sync 0; @%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r21], 256;\n"
+)
+FILL = "shl.b32 %r3, %r1, 2; add.u32 %r3, %r21, %r3; st.shared.b32 [%r3], %r1;"
+COMMIT = "cp.async.bulk.commit_group;"
+
+
+@pytest.mark.parametrize(
+    ("body", "word", "waits"),
+    [
+        (INIT + EXPECT.format(256) + LOAD.format(256) + "{}", "cp.async.bulk", WAIT),
+        (FILL + STORE + COMMIT + "{}", "cp.async.bulk.global", "cp.async.bulk.wait_group.read 0;"),
+        (FILL + STORE + COMMIT + "{}", "cp.async.bulk.global", "cp.async.bulk.wait_group 0;"),
+    ],
+    ids=["load", "store, read", "store"],
+)
+def test_shared_memory_must_not_go_while_a_copy_needs_it(body: str, word: str, waits: str) -> None:
+    for completion in ("eager", "late"):
+        launch(body.format(waits), completion=completion)
+    forgotten = body.format("")
+    launch(forgotten)
+    message = fails(forgotten, completion="late")
+    assert f"PTX line {line(word, forgotten)} " in message
+    assert (
+        "256 bytes were still under way to or from shared memory when the CTA ended: nobody waited for them" in message
+    )
+
+
 @BOTH
 def test_too_few_expected_bytes_are_told_where_the_surplus_came(completion: str) -> None:
     body = INIT + EXPECT.format(128) + LOAD.format(256) + WAIT

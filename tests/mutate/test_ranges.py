@@ -143,3 +143,21 @@ def test_the_greatest_and_the_least_number_are_not_one_apart(test: str, constant
     mask = f"and.b{test[-2:]} {register}, {register.replace('1', '2')}, 15;"
     found = reasons(f"{mask} setp.{test} %p1, {register}, {constant}; @%p1 st.global.b32 [%rd1], %r2;", "immediate")
     assert found[f"setp.{test} %p1, {register}, {moved};"] == ""
+
+
+@pytest.mark.parametrize(
+    ("use", "why"),
+    [
+        ("and.b32 %r9, %r5, 7;", "it differs in high bits that nothing made of it depends on"),
+        ("shl.b32 %r6, %r7, 2; or.b32 %r6, %r6, %r5; and.b32 %r9, %r6, 7;",
+         "it differs in high bits that nothing made of it depends on"),
+        ("and.b32 %r9, %r5, 8;", ""),
+        ("shr.u32 %r6, %r5, 1; and.b32 %r9, %r6, 3;", ""),
+        ("setp.eq.s32 %p1, %r5, 4; selp.b32 %r9, 1, 2, %p1;", ""),
+    ],
+    ids=["low", "on the way", "next", "shifted down", "compared"],
+)  # fmt: skip
+def test_adding_half_a_period_is_like_subtracting_it(use: str, why: str) -> None:
+    body = f"mov.b32 %r5, %r7; AGAIN: add.s32 %r5, %r5, 4; {use} st.global.b32 [%rd1], %r9; @%p2 bra AGAIN;"
+    assert reasons(body, "exchange")["sub.s32 %r5, %r5, 4;"] == why
+    assert reasons(body.replace("%r5, 4;", "%r5, 2;"), "exchange")["sub.s32 %r5, %r5, 2;"] == ""

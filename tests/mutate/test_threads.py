@@ -90,6 +90,21 @@ def test_any_lane_will_do_where_a_warp_has_one_value() -> None:
 
 
 @pytest.mark.parametrize(
+    ("start", "why"),
+    [
+        ("mov.b64 %rd2, p; cvt.u32.u64 %r1, %rd2;", ""),  # a conversion is not looked through
+        ("mov.b32 %r3, 4096; add.s32 %r1, %r3, 16;", "every lane has the same value"),
+        ("mov.b32 %r3, shared; add.s32 %r1, %r3, 16;", "every lane has the same value"),
+        ("mov.u32 %r3, %tid.x; mov.b32 %r4, shared; add.s32 %r1, %r3, %r4;", ""),
+    ],
+    ids=["unknown", "constant", "address", "of the thread"],
+)
+def test_any_lane_will_do_for_what_a_whole_cta_shares(start: str, why: str) -> None:
+    body = f".shared .align 16 .b8 shared[64]; {start} shfl.sync.idx.b32 %r9, %r1, 0, 31, -1; {STORE}"
+    assert reasons(body, "immediate")["shfl.sync.idx.b32 %r9, %r1, 1, 31, -1;"] == why
+
+
+@pytest.mark.parametrize(
     ("shift", "why"), [("shl.b64", ""), ("shr.u64", ""), ("shr.s64", SAME)], ids=["left", "right", "signed"]
 )
 def test_a_shift_of_64_bits_by_64_is_none_by_63_but_for_the_sign(shift: str, why: str) -> None:

@@ -283,11 +283,21 @@ COLD int queue_force(Launch *launch, int *landed) {
     return NEXT;
 }
 
-/* At the end of a cluster: what nobody waited for lands, too. */
+/* Whether a bulk copy, a tensor copy or a st.async still needs shared memory. */
+static inline int needs_shared(const Launch *launch, const Copy *c) {
+    if (c->end == END_BULK_GROUP) return !c->staged && in_window(launch, c->from);
+    return c->end == END_MBARRIER && !c->arrivals && in_window(launch, c->to);
+}
+
+/* At the end of a cluster: what nobody waited for lands, too, but by then there may be no shared memory to read or write. */
 COLD int queue_finish(Launch *launch) {
     struct Queue *q = launch->queue;
-    for (uint32_t i = 0; i < q->count; i++)
-        if (!q->copy[i].landed && queue_land(q, &q->copy[i])) return FAULT;
+    for (uint32_t i = 0; i < q->count; i++) {
+        Copy *c = &q->copy[i];
+        if (c->landed) continue;
+        if (launch->watch && needs_shared(launch, c)) return fault(c->warp, c->op, FAULT_COPY, c->lane, 0, c->size, 15);
+        if (queue_land(q, c)) return FAULT;
+    }
     q->count = 0;
     return NEXT;
 }

@@ -251,6 +251,12 @@ def test_carries_run_from_the_low_to_the_high_word() -> None:
     np.testing.assert_array_equal(got["%r21"].astype(np.uint64) << np.uint64(32) | got["%r20"], wide)
 
 
+@pytest.mark.parametrize(("number", "wanted"), [(0, 6), (1, 5), (2, 5), (-1, 5), (-2, 5)])
+def test_a_number_that_is_not_zero_is_a_true_predicate_of_every_lane(number: int, wanted: int) -> None:
+    got = each(f"mov.pred %p1, {number}; selp.b32 %r20, 5, 6, %p1;", {"%r1": A}, {"%r20": 32})
+    assert (got["%r20"] == wanted).all()
+
+
 def test_selection_reads_its_predicate() -> None:
     c = (np.arange(len(A)) % 5 == 0).astype(np.uint8)
     got = each("selp.b32 %r20, %r1, %r2, %p1;", {"%r1": A, "%r2": B, "%p1": c}, {"%r20": 32})

@@ -1,0 +1,80 @@
+"""Values of `kda` that cancel, so that what a sum leaves behind is made of its rounding errors and shows each of them.
+
+Two kinds, as the regimes `values = "mirrored"` and `values = "residues"` name them for all pieces at once:
+
+* `mirrored`: the second 64 channels of a head are the first ones again, q, k, decay and all, and a state holds for them
+  the negative of what it holds for the first. The products with k and with q cancel, and so large are the states that
+  the errors are as large as what v brings in: a decay, a norm or a product that is an ulp off gives other outputs.
+* `residues`: all rows and window columns hold one large number, and the taps a, b, -a, -b: the convolution leaves the
+  errors of its first three products, of which SiLU and the norms make q, k and v of ordinary size.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from equiv.geometry.kda import DIM, TAPS
+from equiv.inputs import truncated
+from equiv.rounding.formats import F32
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from equiv.inputs import Draws, Shape
+    from equiv.records import Bits
+
+    Fill = Callable[[Draws, Shape], Bits]
+    FillState = Callable[[Draws, tuple[int, ...], bool], Bits]
+
+LEVEL = 0x48D5
+"""The BF16 bits of 213 * 2**11."""
+VALUES: Mapping[str, Mapping[str, str]] = {
+    "mirrored": dict.fromkeys(("q", "k", "conv_w", "conv_bias", "conv_state", "f_b", "dt_bias", "state"), "mirrored"),
+    "residues": {
+        **dict.fromkeys(("q", "k", "v", "conv_state"), "level"),
+        "conv_w": "cancelling",
+        "conv_bias": "zero",
+    },
+}
+"""Name of all values -> piece -> its regime, where the case names no other."""
+
+
+def level(_: Draws, shape: Shape) -> Bits:
+    """`LEVEL` everywhere."""
+    return np.full(shape, LEVEL, dtype=np.uint16)
+
+
+def cancelling_taps(draws: Draws, shape: Shape) -> Bits:
+    """Weights [n, 4]: a, b, -a, -b."""
+    assert shape[1] == TAPS
+    half = draws.bell("value", (shape[0], TAPS // 2)) / 2
+    return truncated(np.concatenate([half, -half], axis=1), F32)
+
+
+def mirrored(fill: Fill, inner: Callable[[Shape], int]) -> Fill:
+    """As `fill`, but with the second half of each head's channels the same as the first.
+
+    inner: of a piece's shape, how many neighbouring elements belong to one channel.
+    """
+
+    def twice(draws: Draws, shape: Shape) -> Bits:
+        bits = fill(draws, shape).copy()
+        channels = bits.reshape(-1, DIM, inner(shape))
+        channels[:, DIM // 2 :] = channels[:, : DIM // 2]
+        return bits
+
+    return twice
+
+
+def mirrored_states(fill: FillState) -> FillState:
+    """As `fill`, but with the second half of each row, of 64 keys, the negative of the first."""
+
+    def twice(draws: Draws, shape: tuple[int, ...], wide: bool) -> Bits:  # noqa: FBT001  -- a table's entry
+        bits = fill(draws, shape, wide).copy()
+        sign = bits.dtype.type(1 << (8 * bits.itemsize - 1))
+        bits[..., DIM // 2 :] = bits[..., : DIM // 2] ^ sign
+        return bits
+
+    return twice
