@@ -246,7 +246,7 @@ REGIMES: Mapping[str, tuple[str, ...]] = {
 
 
 def regime(case: Case, piece: str) -> str:
-    """The regime of a piece: what the case names; the first of `REGIMES`, or that of `values`, where it names no other."""
+    """The regime of a piece: what the case names; if that is the first one, or none, what `values` stands for."""
     first = REGIMES[piece][0]
     name, values = case.regimes.get(piece, first), case.regimes.get("values", "plain")
     if name != first:

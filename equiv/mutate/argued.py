@@ -2,7 +2,8 @@
 
     [[argued]]
     code = "/ Float32(E4M3_MAX)"            # part of the source line that the instruction is from, or of the line
-                                            # before where the compiler made it itself (a loop's jump, a selection)
+                                            # before where the compiler made it itself (a loop's jump, a selection);
+                                            # or a list of such parts
     operators = ["rounding", "constant"]    # kinds of mutants
     opcode = "div.rn.f32"                   # of the instruction, with * and ?
     now = "*"                               # the mutant's text, with * and ?; default: any
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
     from equiv.records import AxisValue, Case
 
 FOLDER = "mutants"
-_FIELDS: Mapping[str, type] = {
-    "code": str,
+_FIELDS: Mapping[str, type | tuple[type, ...]] = {
+    "code": (str, list),
     "operators": list,
     "opcode": str,
     "now": str,
@@ -54,7 +55,7 @@ class Argument:
     """One entry of the file; `path` says which."""
 
     path: str
-    code: str
+    code: tuple[str, ...]
     operators: tuple[str, ...]
     opcode: str
     now: str
@@ -70,7 +71,7 @@ class Argument:
             and fnmatchcase(mutant.before.opcode, self.opcode)
             and fnmatchcase(spelt(mutant.after), self.now)
             and all(case[name] == value for case in axes for name, value in self.axes.items())
-            and (self.code in source_line(mutant.source) or self.code in source_line(mutant.near))
+            and any(code in source_line(place) for place in (mutant.source, mutant.near) for code in self.code)
         )
 
 
@@ -109,9 +110,16 @@ def read(pair: Pair, folder: Path) -> tuple[Argument, ...]:
     if faults:
         raise CaseFileError(str(path), tuple(faults))
     return tuple(
-        Argument(f"{path.name} $.argued[{number}]", **{**_OPTIONAL, **entry, "operators": tuple(entry["operators"])})
+        Argument(
+            f"{path.name} $.argued[{number}]",
+            **{**_OPTIONAL, **entry, "operators": tuple(entry["operators"]), "code": tuple(_codes(entry))},
+        )
         for number, entry in enumerate(entries)
     )
+
+
+def _codes(entry: Mapping[str, Any]) -> list[Any]:
+    return entry["code"] if isinstance(entry["code"], list) else [entry["code"]]
 
 
 def _faults(path: str, entry: dict[str, Any], pair: Pair) -> list[Fault]:
@@ -120,14 +128,17 @@ def _faults(path: str, entry: dict[str, Any], pair: Pair) -> list[Fault]:
         if name not in entry:
             found += [] if name in _OPTIONAL else [Fault(f"{path}.{name}", "missing")]
         elif not isinstance(entry[name], kind):
-            found.append(Fault(f"{path}.{name}", f"expected a {kind.__name__}, got {entry[name]!r}"))
+            wanted = " or ".join(one.__name__ for one in (kind if isinstance(kind, tuple) else (kind,)))
+            found.append(Fault(f"{path}.{name}", f"expected a {wanted}, got {entry[name]!r}"))
     if found:
         return found
+    codes = _codes(entry)
+    if not codes or not all(isinstance(code, str) and code.strip() for code in codes):
+        found.append(Fault(f"{path}.code", "is empty, or holds what is not text or empty"))
     known = {axis.name for axis in pair.axes}
     found += [Fault(f"{path}.operators", f"unknown {name!r}") for name in entry["operators"] if name not in OPERATORS]
     found += [Fault(f"{path}.axes", f"unknown axis {name!r}") for name in entry.get("axes", {}) if name not in known]
-    found += [Fault(f"{path}.{name}", "is empty") for name in ("code", "why") if not entry[name].strip()]
-    return found
+    return found + ([] if entry["why"].strip() else [Fault(f"{path}.why", "is empty")])
 
 
 def axes_of(pair: Pair, cases: Sequence[Case]) -> list[dict[str, AxisValue]]:

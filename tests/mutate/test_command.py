@@ -167,6 +167,10 @@ def test_an_argument_covers_what_its_words_describe(folder: Path, tmp_path: Path
     assert not argument.covers(a_mutant("rounding", there), [])
     assert argument.covers(a_mutant(source=elsewhere, near=there), [])
     assert not argument.covers(a_mutant(source=elsewhere, near=elsewhere), [])
+    (folder / argued.FOLDER / "mutant_pair.toml").write_text(ARGUED.replace('"x * 3"', '["x * 4", "x * 3"]'))
+    (argument,) = argued.read(mutant_pair.PAIR, folder)
+    assert argument.covers(a_mutant(source=there), [])
+    assert not argument.covers(a_mutant(source=elsewhere), [])
     (folder / argued.FOLDER / "mutant_pair.toml").write_text(ARGUED + 'axes = { values = "ones" }\nnow = "*001;"\n')
     (argument,) = argued.read(mutant_pair.PAIR, folder)
     assert argument.covers(a_mutant(source=there), [{"values": "ones"}])
@@ -183,6 +187,9 @@ def test_an_argument_covers_what_its_words_describe(folder: Path, tmp_path: Path
         (ARGUED.replace('["constant"]', '["nothing"]'), "$.argued[0].operators: unknown 'nothing'"),
         (ARGUED + "axes = { format = 1 }", "$.argued[0].axes: unknown axis 'format'"),
         (ARGUED.replace('"x * 3"', '" "'), "$.argued[0].code: is empty"),
+        (ARGUED.replace('"x * 3"', "[]"), "$.argued[0].code: is empty"),
+        (ARGUED.replace('"x * 3"', '["x * 3", 3]'), "$.argued[0].code: is empty, or holds what is not text"),
+        (ARGUED.replace('"x * 3"', "3"), "$.argued[0].code: expected a str or list, got 3"),
         (ARGUED + 'partly = "yes"', "$.argued[0].partly: expected a bool, got 'yes'"),
     ],
 )
