@@ -1,6 +1,6 @@
 """The values "by_head" of `kda`: each head has values of its own kind, so that one case sees what several would.
 
-Six kinds go by head, and by request with their states:
+Six kinds go by head, and by request with their states; under the values "gated" all heads are of kind 2:
 
     0 q and k of any size, outputs at BF16 ties    3 rows and taps over many binades, outputs whose norm is at ties
     1 convolution, raw gate and output at ties     4 subnormal q and k, rates beyond 2**126
@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from equiv.inputs import Shape
+    from equiv.inputs import Ints, Shape
     from equiv.records import Bits, Case
 
     Fill = Callable[[Draws, Shape], Bits]
     Names = tuple[str, str, str, str, str, str]
 
 KINDS = 6
+GATED = 2
+VALUES = ("by_head", "gated")
 BY_HEAD: Mapping[str, Names] = {
     "q": ("amplitudes", "ties", "normal", "wide", "subnormals", "normal"),
     "k": ("amplitudes", "ties", "normal", "wide", "subnormals", "normal"),
@@ -53,14 +55,23 @@ STATES: tuple[Names, Names] = (
 PIECES = (*BY_HEAD, "f_a", "norm_w", "state")
 
 
-def fill(piece: str, table: Mapping[str, Fill], draws: Draws, shape: Shape, heads: int) -> Bits:
-    """A piece `shape` of which a head has one row or several, or, where there is one row, some columns."""
+def kinds(case: Case) -> Ints:
+    """The kind of each head of a case with values of `VALUES`."""
+    heads = np.arange(whole(case, "heads"))
+    return heads % KINDS if case.regimes.get("values") == VALUES[0] else np.full_like(heads, GATED)
+
+
+def fill(piece: str, table: Mapping[str, Fill], draws: Draws, shape: Shape, heads: Ints) -> Bits:
+    """A piece `shape` of which a head has one row or several, or, where there is one row, some columns.
+
+    heads: their kinds.
+    """
     if piece == "f_a":
         both = [table[name](Draws(draws.seed, f"{piece}/{name}"), shape) for name in F_A]
         return np.where(np.arange(shape[0])[:, None] % len(F_A), both[1], both[0]).astype(np.uint16)
     if piece == "norm_w":
         return _norm_w(*(table[name](Draws(draws.seed, f"{piece}/{name}"), shape) for name in ("normal", "wide")))
-    groups, width = (heads * (3 if piece == "conv_bias" else 1), 0) if shape[0] == 1 else shape
+    groups, width = (len(heads) * (3 if piece == "conv_bias" else 1), 0) if shape[0] == 1 else shape
     width = width or shape[1] // groups
     names = np.array(BY_HEAD[piece])[_kinds(piece, heads, groups)]
     found: Bits | None = None
@@ -74,9 +85,8 @@ def fill(piece: str, table: Mapping[str, Fill], draws: Draws, shape: Shape, head
     return found.reshape(shape)
 
 
-def _kinds(piece: str, heads: int, groups: int) -> npt.NDArray[np.int64]:
+def _kinds(piece: str, kinds: Ints, groups: int) -> Ints:
     """The kind of each row of a piece: a row a head, or, of weights, a channel; q, k, v come one after the other."""
-    kinds = np.arange(heads) % KINDS
     if piece == "conv_state":
         kinds = np.concatenate([kinds, kinds, np.where(kinds >= 4, 9 - kinds, kinds)])
     if piece in {"conv_w", "f_b"}:
@@ -94,8 +104,8 @@ def _norm_w(normal: Bits, wide: Bits) -> Bits:
 def states(case: Case, requests: int) -> npt.NDArray[np.str_]:
     """The regime [R, H] of the heads of R real requests; none is aimed where states are BF16 or too many."""
     heads = whole(case, "heads")
-    head = np.arange(heads)
-    names: npt.NDArray[np.str_] = np.array(STATES)[(np.arange(requests)[:, None] + head // KINDS) % 2, head % KINDS]
+    turn = (np.arange(requests)[:, None] + np.arange(heads) // KINDS) % 2
+    names: npt.NDArray[np.str_] = np.array(STATES)[turn, kinds(case)]
     if axis(case, "state") != "f32" or whole(case, "batch") * heads > MOST:
         names = np.where(np.char.startswith(names, "aimed"), "normal", names)
     return names

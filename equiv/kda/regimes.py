@@ -2,10 +2,10 @@
 
 A regime is named in the case file by piece: columns of the rows (`q`, `k`, `v`, `out_gate`, `f_a`, `beta`), weights,
 the windows and states of the slots that hold a request's (`conv_state`, `state`), and what `equiv.kda.plan` decides:
-slots, absent requests, accepted counts, the commit's destinations. `values = "by_head"` stands for the
-first regime of every piece: each head has values of its own kind (`equiv.kda.mixed`); "mirrored" and "residues" name
-regimes under which sums cancel (`equiv.kda.residues`). Every other slot, and every record, starts as NaNs with random
-payloads, so that reading a wrong one cannot pass for right.
+slots, absent requests, accepted counts, the commit's destinations. `values` says what stands for the first regime of
+every piece: "by_head", each head has values of its own kind (`equiv.kda.mixed`); "gated", all heads are of one of these
+kinds; "mirrored" and "residues", sums cancel (`equiv.kda.residues`). Every other slot, and every record, starts as NaNs
+with random payloads, so that reading a wrong one cannot pass for right.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Fill = Callable[[Draws, Shape], Bits]
 
-BY_HEAD = "by_head"
+BY_HEAD = mixed.VALUES[0]
 
 
 def _one(_: Shape) -> int:
@@ -241,7 +241,7 @@ REGIMES: Mapping[str, tuple[str, ...]] = {
     "conv_state": tuple(WINDOW),
     "state": (*STATE, *states.AIMED),
     **plan.REGIMES,
-    "values": ("plain", BY_HEAD, *residues.VALUES),
+    "values": ("plain", *mixed.VALUES, *residues.VALUES),
 }
 
 
@@ -251,7 +251,7 @@ def regime(case: Case, piece: str) -> str:
     name, values = case.regimes.get(piece, first), case.regimes.get("values", "plain")
     if name != first:
         return name
-    if values == BY_HEAD:
+    if values in mixed.VALUES:
         return BY_HEAD if piece in mixed.PIECES else name
     return residues.VALUES.get(values, {}).get(piece, name)
 
@@ -266,7 +266,7 @@ def inputs(case: Case) -> dict[str, Bits]:
 
     def fill(piece: str, table: Mapping[str, Fill], *shape: int) -> Bits:
         name, draws, size = regime(case, piece), Draws(case.seed, piece), (shape[0], shape[1])
-        return mixed.fill(piece, table, draws, size, heads) if name == BY_HEAD else table[name](draws, size)
+        return mixed.fill(piece, table, draws, size, mixed.kinds(case)) if name == BY_HEAD else table[name](draws, size)
 
     pieces = [fill(piece, table, rows * heads, DIM).reshape(rows, dim) for piece, table in _ROWS]
     pieces += [fill("f_a", F_A, rows, RANK), fill("beta", GATE, rows, heads)]
@@ -304,7 +304,7 @@ def inputs(case: Case) -> dict[str, Bits]:
         start = STATE[name if name in STATE else "normal"](draws, (batch, heads, DIM, DIM), wide)[real]
     found["state"] = _pool(case, specs["state"], source, start)
     if regime(case, "conv_w") == BY_HEAD:
-        states.adjust_taps(case, found, real, np.arange(2, heads, mixed.KINDS))
+        states.adjust_taps(case, found, real, np.flatnonzero(mixed.kinds(case) == mixed.GATED))
     states.adjust(case, found, real, source, names)
     return found
 

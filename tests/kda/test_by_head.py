@@ -38,6 +38,17 @@ def test_heads_differ_in_kind_and_the_seventh_is_like_the_first() -> None:
     assert [np.flatnonzero(part).tolist() for part in tiny] == [[4, 10], [4, 10], [5, 11]]
 
 
+def test_gated_values_are_those_of_one_kind_in_every_head() -> None:
+    wanted = case({"values": "gated"}, batch=3, tokens=2)
+    assert mixed.kinds(wanted).tolist() == [2] * 6
+    assert regime(wanted, "k") == "by_head"
+    assert (mixed.states(wanted, 3) == "aimed_gates").all()
+    found = PAIR.inputs(wanted)
+    plain = PAIR.inputs(case({"f_b": "ties", "out_gate": "pairs", "state": "normal"}, batch=3, tokens=2))
+    changed = (found["conv_w"][:, 3] != plain["conv_w"][:, 3]).reshape(3, 6, 128).mean(axis=2)
+    assert (changed > 0.9).all()  # the last tap of nearly every channel is aimed at a tie of SiLU
+
+
 @pytest.mark.parametrize("tokens", [1, 4])
 def test_outputs_of_all_tokens_meet_their_goals(tokens: int) -> None:
     wanted = case(BY, tokens=tokens)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from equiv import casefile
-from equiv.kda import PAIR, mixed
+from equiv.kda import PAIR, mixed, residues
 from equiv.kda.plan import ABSENT
 from equiv.kda.regimes import REGIMES
 
@@ -38,6 +38,7 @@ def test_every_regime_of_every_piece_is_in_pr() -> None:
     used = {(piece, regime) for case in PR for piece, regime in case.regimes.items()}
     assert ("values", "by_head") in used
     used |= {(piece, regime) for piece, names in mixed.BY_HEAD.items() for regime in names}
+    used |= {pair for name, pieces in residues.VALUES.items() if ("values", name) in used for pair in pieces.items()}
     used |= {("state", regime) for names in mixed.STATES for regime in names}
     assert {(piece, regime) for piece, known in REGIMES.items() for regime in known} - used == set()
 
