@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 LEVEL = 0x48D5
 """The BF16 bits of 213 * 2**11."""
 VALUES: Mapping[str, Mapping[str, str]] = {
-    "mirrored": dict.fromkeys(("q", "k", "conv_w", "conv_bias", "conv_state", "f_b", "dt_bias", "state"), "mirrored"),
+    "mirrored": dict.fromkeys(
+        ("q", "k", "v", "conv_w", "conv_bias", "conv_state", "f_b", "dt_bias", "state"), "mirrored"
+    ),
     "residues": {
         **dict.fromkeys(("q", "k", "v", "conv_state"), "level"),
         "conv_w": "cancelling",
