@@ -15,7 +15,12 @@ from equiv.rounding.formats import BF16, F32, decode
 
 def test_they_stand_for_regimes_where_a_case_names_none() -> None:
     wanted = case({"values": "mirrored", "q": "ties", "k": "normal"})
-    assert [regime(wanted, piece) for piece in ("q", "k", "v", "state")] == ["ties", "mirrored", "normal", "mirrored"]
+    assert [regime(wanted, piece) for piece in ("q", "k", "beta", "state")] == [
+        "ties",
+        "mirrored",
+        "normal",
+        "mirrored",
+    ]
     assert regime(case({"values": "residues"}), "conv_w") == "cancelling"
     for pieces in VALUES.values():
         assert all(name in REGIMES[piece] for piece, name in pieces.items())
