@@ -40,7 +40,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("verify", "order", "explain", "stored", "shrink", "shrink_values"),
     ("wire", "workers"),
     ("journal", "plan", "report", "changed", "history", "drawn", "ray_engine"),
-    ("dump", "dump_compare", "bundle"),
+    ("dump", "dump_compare", "bundle", "journaled"),
     (
         "commands",
         "running",

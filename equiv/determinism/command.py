@@ -13,12 +13,12 @@ from equiv.arguments import positive, seconds
 from equiv.cache import cache_dir
 from equiv.determinism import CONDITIONS, matrix
 from equiv.device import check_name
+from equiv.journaled import ended_politely, progress
 from equiv.plan import DEFAULT_DEVICE, Settings, cases
 from equiv.records import Status
 from equiv.report import determinism as report
 from equiv.report import document, environment
 from equiv.report.outcome import exit_code
-from equiv.running import ended_politely, progress
 from equiv.workers import Task, default_jobs, guarded, run_plan
 
 if TYPE_CHECKING:
