@@ -43,6 +43,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("dump", "dump_compare", "bundle", "journaled"),
     (
         "commands",
+        "determinism",
         "running",
         "soak",
         "budget",
@@ -55,7 +56,6 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "new_pair",
         "skeleton",
     ),
-    ("determinism",),
     ("cli", "pytest_plugin"),
 )
 """From left to right: a module imports from its own layer and from those before it, never from one behind it."""

@@ -13,10 +13,8 @@ from equiv.cache import cache_dir
 from equiv.determinism import CONDITIONS, REPEATS, conditions, matrix
 from equiv.device import check_name
 from equiv.plan import DEFAULT_DEVICE, Settings, cases, shard
-from equiv.records import Status
 from equiv.report import determinism as report
 from equiv.report import document
-from equiv.report.outcome import exit_code
 from equiv.workers import Task, default_jobs, guarded, run_plan
 
 if TYPE_CHECKING:
@@ -64,10 +62,8 @@ def _determinism(options: argparse.Namespace) -> int:
         print(document.render(verdicts, work.versions, remarks), end="")
     else:
         remarks = [*remarks, f"journal {work.book.path}"]
-        print(report.render(verdicts, conditions(only), work.versions, remarks), end="")
-    lacking = any(cell.status is Status.UNSUPPORTED for verdict in verdicts for cell in verdict.outputs)
-    code = exit_code(verdicts, require=options.require)
-    return 1 if options.require and lacking else code
+        print(report.render(verdicts, work.versions, remarks, conditions(only)), end="")
+    return report.exit_code(verdicts, require=options.require)
 
 
 def _begun(options: argparse.Namespace) -> journaled.Work:
