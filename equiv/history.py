@@ -7,7 +7,7 @@ the first one belong together, each I once; if a part of N is missing, the run i
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from equiv.records import Status, worst
@@ -34,12 +34,14 @@ class Night:
         started: when the first of its journals was begun, ISO 8601.
         missing: shards that are not among the journals, `3/8`.
         verdicts: all of them.
+        settings: those of the first of its journals.
     """
 
     started: str
     environment: Mapping[str, str]
     missing: tuple[str, ...]
     verdicts: tuple[Verdict, ...]
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def statuses(self) -> dict[Key, Status]:
@@ -102,7 +104,7 @@ def _night(group: Sequence[Run]) -> Night:
     there = {_shard(run)[0]: run for run in group}
     missing = tuple(f"{at}/{of}" for at in range(1, of + 1) if at not in there)
     verdicts = tuple(verdict for at in sorted(there) for verdict in there[at].verdicts)
-    return Night(group[0].started, group[0].environment, missing, verdicts)
+    return Night(group[0].started, group[0].environment, missing, verdicts, group[0].settings)
 
 
 def turns(found: Sequence[Night]) -> tuple[Turn, ...]:

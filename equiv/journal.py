@@ -100,7 +100,7 @@ class Run:
     """A journal as read.
 
     Attributes:
-        settings: options of the run that are not in its plan: `shard`, `check`, `record`, `cases`; "" where not given.
+        settings: options of the run that are not in its plan, `shard` and `cases` for two; "" where not given.
         verdicts: one for each planned case, in the plan's order; NOT_RUN where the journal has none.
         torn: what was wrong with the last line, or "".
     """
@@ -111,6 +111,11 @@ class Run:
     started: str = ""
     torn: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def command(self) -> str:
+        """The command that wrote it: `run`, `determinism` or `soak`."""
+        return self.settings.get("command", "soak" if "soak" in self.settings else "run")
 
 
 def read(path: Path) -> Run:

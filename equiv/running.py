@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import os
 import shlex
-import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from equiv import changed, journal, ray_engine
+from equiv import changed, journaled, ray_engine
 from equiv.arguments import positive, seconds
 from equiv.cache import cache_dir
 from equiv.device import check_name
 from equiv.errors import UsageError
 from equiv.plan import DEFAULT_DEVICE, Settings, cases, folders, known_gaps, refuse_taken, shard
-from equiv.records import Status
-from equiv.report import document, environment, junit, summary, text
+from equiv.report import document, junit, summary, text
 from equiv.report.outcome import exit_code
 from equiv.terminal import visible
 from equiv.workers import Task, default_jobs, run_plan, run_task
@@ -30,7 +30,6 @@ from equiv.workers import Task, default_jobs, run_plan, run_task
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-    from types import FrameType
 
     from equiv.records import Case, Verdict
 
@@ -60,21 +59,12 @@ def add_parser(commands: Any, selecting: Callable[[argparse.ArgumentParser], Non
     run.add_argument(
         "--changed", default="", metavar="BASE", help="only what changes since git revision BASE can affect"
     )
-    run.add_argument("--shard", default="", metavar="I/N", help="the I-th of N equal parts of the plan, I from 1")
-    run.add_argument(
-        "--resume",
-        type=Path,
-        metavar="JOURNAL",
-        help="do what a journal planned and did not reach",
-    )
+    journaled.add_options(run)
     run.add_argument("--strict", action="store_true", help="WITHIN fails")
     run.add_argument("--require", action="store_true", help="UNSUPPORTED fails")
     run.add_argument("--json", action="store_true", help="the report as JSON on stdout")
     run.add_argument("--junit", type=Path, metavar="FILE", help="also write the verdicts as JUnit XML")
     run.add_argument("--summary", type=Path, metavar="FILE", help="also append a summary in markdown")
-    run.add_argument(
-        "--journal", type=Path, metavar="PATH", help="where to write the journal (default runs/<time>.jsonl)"
-    )
     run.add_argument("--check", choices=("race",), default="", help="race: unordered accesses to shared memory (slow)")
     run.add_argument(
         "--record", default="", metavar="DIR", help="keep launch records below DIR, which must not hold them yet"
@@ -105,30 +95,20 @@ def _run(options: argparse.Namespace) -> int:
     if options.engine == "ray" and options.in_process:
         raise UsageError("--in-process is one process, and --engine ray is others: leave one out")
     if options.resume:
-        book, tasks, total, versions = _resumed(options)
+        others = ("selectors", "suite", "device", "seed", "changed", "journal", *KEPT)
+        work = journaled.resume(options, "run", others, partial(_resumed, options))
     else:
         wanted = _wanted(options)
         if not wanted:
             print(f"no case is affected by what changed since {options.changed}: nothing was run")
             return 0
-        book, tasks, total, versions = _begun(options, wanted)
-    remarks = environment.basis(tuple(dict.fromkeys(task.device for task in tasks)))
-    with book:
-        try:
-            with ended_politely(), contextlib.closing(_verdicts(tasks, options, versions)) as found:
-                for done, verdict in enumerate(found, total - len(tasks) + 1):
-                    book.verdict(verdict)
-                    progress(done, total, verdict)
-        except KeyboardInterrupt:
-            remarks.append("interrupted: the cases that were not reached are NOT_RUN")
-    run = journal.read(book.path)
-    remarks += [f"journal: {run.torn}"] if run.torn else []
-    remarks += [f"shard {run.settings['shard']} of the plan"] if run.settings.get("shard") else []
-    verdicts = run.verdicts
+        work = _begun(options, wanted)
+    versions = work.versions
+    verdicts, remarks = journaled.do(work, _verdicts(work.tasks, options, versions))
     if options.json:
         print(document.render(verdicts, versions, remarks), end="")
     else:
-        print(text.render(verdicts, versions, [*remarks, f"journal {book.path}"]), end="")
+        print(text.render(verdicts, versions, [*remarks, f"journal {work.book.path}"]), end="")
     if options.junit:
         _write(options.junit, junit.render(verdicts, versions), "w")
     if options.summary:
@@ -155,13 +135,13 @@ def _wanted(options: argparse.Namespace) -> tuple[Case, ...]:
     return chosen.cases
 
 
-def _begun(
-    options: argparse.Namespace, wanted: Sequence[Case]
-) -> tuple[journal.Journal, list[Task], int, dict[str, str]]:
-    """A fresh journal with its plan, the tasks of this shard, how many they are, and the versions in use."""
+def _begun(options: argparse.Namespace, wanted: Sequence[Case]) -> journaled.Work:
+    """The tasks of this shard under a fresh journal."""
     kept = {name: str(getattr(options, name) or "") for name in KEPT}
     devices = tuple(dict.fromkeys(options.device or [DEFAULT_DEVICE]))
-    settings = _settings(kept, devices, wanted, seeds=tuple(options.seed))
+    more = f" --cases {shlex.quote(kept['cases'])}" if options.cases else ""
+    gaps = known_gaps(folders(options.cases, wanted))
+    settings = Settings(devices, tuple(options.seed), options.record, options.check, more, gaps)
     tasks = shard([task for case in wanted for task in settings.tasks(case)], options.shard)
     for name in devices:
         check_name(name, check=options.check or None)
@@ -169,54 +149,25 @@ def _begun(
     refuse_taken(options.record, tasks)
     if options.engine == "ray":
         ray_engine.connect(tasks)
-    versions = environment.versions()
-    book = journal.Journal(options.journal or journal.default_path(), fresh=True)
-    book.plan([task.planned for task in tasks], versions, kept)
-    return book, tasks, len(tasks), versions
+    return journaled.begin(options.journal, "run", tasks, kept)
 
 
-def _settings(
-    kept: Mapping[str, str], devices: tuple[str, ...], wanted: Sequence[Case], seeds: tuple[int, ...] = ()
-) -> Settings:
-    folder = Path(kept["cases"]) if kept["cases"] else None
-    more = f" --cases {shlex.quote(kept['cases'])}" if folder else ""
-    return Settings(devices, seeds, kept["record"], kept["check"], more, known_gaps(folders(folder, wanted)))
-
-
-def _resumed(options: argparse.Namespace) -> tuple[journal.Journal, list[Task], int, dict[str, str]]:
-    """The journal opened again, the tasks that it planned and holds no verdict of, the whole plan's size, versions.
+def _resumed(options: argparse.Namespace, tasks: Sequence[Task], kept: Mapping[str, str]) -> list[Task]:
+    """The tasks that a journal holds no verdict of, with what its run looked for and the known gaps of today.
 
     Raises:
-        UsageError: other options select something too; the journal's run had other versions or recorded launches, or
-            one of its cases is gone.
-        RecordError: it cannot be read.
+        UsageError: that run recorded launches.
     """
-    path = options.resume
-    others = ("selectors", "suite", "device", "seed", "changed", "journal", *KEPT)
-    given = [name for name in others if getattr(options, name)]
-    if given:
-        raise UsageError(f"--resume {path}: the journal says what to run; leave out {', '.join(given)}")
-    run, versions = journal.read(path), environment.versions()
-    if said := environment.changed(run.environment, versions):
-        raise UsageError(f"--resume {path}: a run has one environment, and this is another: {said}")
-    if soak := run.settings.get("soak"):
+    if kept["record"]:
         raise UsageError(
-            f"--resume {path}: a soak's journal: the same `equiv soak {soak} ...` with --journal {path} goes on with it"
+            f"--resume {options.resume}: that run recorded launches, and half a record is none: run it anew"
         )
-    if run.settings["record"]:
-        raise UsageError(f"--resume {path}: that run recorded launches, and half a record is none: run it anew")
-    left = [verdict for verdict in run.verdicts if verdict.status is Status.NOT_RUN]
-    folder = Path(run.settings["cases"]) if run.settings["cases"] else None
-    wanted = {case.name: case for case in cases(folder, [verdict.case for verdict in left], [])} if left else {}
-    tasks = []
-    for verdict in left:
-        case = wanted[verdict.case]
-        settings = _settings(run.settings, (verdict.device,), [case], seeds=(verdict.seed,))
-        tasks += [task for task in settings.tasks(case) if task.planned.seed == verdict.seed]
+    folder = Path(kept["cases"]) if kept["cases"] else None
+    gaps = known_gaps(folders(folder, [task.case for task in tasks]))
+    left = [dataclasses.replace(task, gap=gaps.get(task.case.name, ""), check=kept["check"]) for task in tasks]
     if options.engine == "ray":
-        ray_engine.connect(tasks)
-    journal.mend(path)
-    return journal.Journal(path), tasks, len(run.verdicts), versions
+        ray_engine.connect(left)
+    return left
 
 
 def _verdicts(
@@ -245,28 +196,3 @@ def _no_stdout() -> Iterator[None]:
         ctypes.CDLL(None).fflush(None)
         os.dup2(kept, 1)
         os.close(kept)
-
-
-@contextlib.contextmanager
-def ended_politely() -> Iterator[None]:
-    """Treats what CI (SIGTERM) and a closed terminal send like Ctrl-C: workers are ended, the report is written."""
-
-    def interrupt(_signum: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    heard = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is not signal.SIG_IGN]  # nohup
-    previous = {one: signal.signal(one, interrupt) for one in heard}
-    try:
-        yield
-    finally:
-        for one, handler in previous.items():
-            signal.signal(one, handler)
-
-
-def progress(done: int, total: int, verdict: Verdict) -> None:
-    """One line that redraws itself, on a terminal only."""
-    if not sys.stderr.isatty():
-        return
-    filled = 30 * done // total
-    line = f"[{'#' * filled}{'.' * (30 - filled)}] {done}/{total} {verdict.status} {verdict.case} {verdict.device}"
-    print(f"\r\x1b[K{line[:118]}", end="\n" if done == total else "", file=sys.stderr, flush=True)

@@ -20,11 +20,12 @@ from equiv.cache import cache_dir
 from equiv.device import check_name
 from equiv.drawn import SHARING, Cases
 from equiv.errors import UsageError
+from equiv.journaled import ended_politely, progress
 from equiv.plan import DEFAULT_DEVICE
 from equiv.records import Status
 from equiv.report import environment, soaked
 from equiv.report.outcome import PASSING, exit_code
-from equiv.running import KEPT, ended_politely, progress
+from equiv.running import KEPT
 from equiv.wire import Planned
 from equiv.workers import Task, default_jobs, run_plan
 

@@ -40,9 +40,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("verify", "order", "explain", "stored", "shrink", "shrink_values"),
     ("wire", "workers"),
     ("journal", "plan", "report", "changed", "history", "drawn", "ray_engine"),
-    ("dump", "dump_compare", "bundle"),
+    ("dump", "dump_compare", "bundle", "journaled"),
     (
         "commands",
+        "determinism",
         "running",
         "soak",
         "budget",
@@ -55,7 +56,6 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "new_pair",
         "skeleton",
     ),
-    ("determinism",),
     ("cli", "pytest_plugin"),
 )
 """From left to right: a module imports from its own layer and from those before it, never from one behind it."""

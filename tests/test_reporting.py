@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from equiv import cli
 from equiv.journal import Journal
-from equiv.records import Status, Verdict
+from equiv.records import OutputVerdict, Status, Verdict
 from equiv.wire import Planned
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     import pytest
@@ -19,12 +20,23 @@ if TYPE_CHECKING:
 def journal(path: Path, started: str, status: Status, shard: str = "") -> Path:
     """A journal of one case, as if begun at a given time."""
     verdict = Verdict("fake::good", "emulated:sm_90a", 1, status, "said")
+    return written(path, started, verdict, {"shard": shard} if shard else {})
+
+
+def written(path: Path, started: str, verdict: Verdict, settings: Mapping[str, str]) -> Path:
     with Journal(path, fresh=True) as book:
-        book.plan([Planned.of(verdict)], {"numpy": "2"}, {"shard": shard} if shard else {})
+        book.plan([Planned.of(verdict)], {"numpy": "2"}, settings)
         book.verdict(verdict)
     plan, *rest = path.read_text().splitlines()
     path.write_text("\n".join([json.dumps({**json.loads(plan), "started": started}), *rest, ""]))
     return path
+
+
+def matrix(path: Path, started: str, status: Status, shard: str = "") -> Path:
+    """A journal of `equiv determinism` of the same case: the candidate repeated, and on no graph."""
+    cells = (OutputVerdict("candidate repeat", status, ""), OutputVerdict("candidate graph", Status.UNSUPPORTED, ""))
+    kept = {"command": "determinism", "shard": shard, "cases": "", "repeats": "2", "only": "repeat graph"}
+    return written(path, started, Verdict("fake::good", "emulated:sm_90a", 1, status, "said", cells), kept)
 
 
 def report(*arguments: object) -> int:
@@ -62,3 +74,40 @@ def test_no_journal_and_a_damaged_one_are_named(tmp_path: Path, capsys: pytest.C
     (tmp_path / "a.jsonl").write_text("not json\n")
     assert report(tmp_path) == 1
     assert "a.jsonl: line 1 is damaged" in capsys.readouterr().err
+
+
+def test_matrices_are_shown_as_their_own_command_shows_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    matrix(tmp_path / "1.jsonl", "2026-01-01", Status.IDENTICAL)
+    assert report(tmp_path) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines[:2]] == [
+        ["case", "device", "party", "repeat", "graph"],
+        ["fake::good", "emulated:sm_90a", "candidate", "same", "unsupported"],
+    ]
+    assert lines[-1] == "1 case(s), 2 cells: 1 same, 0 declared, 0 CHANGED, 1 unsupported, 0 ERROR, 0 NOT_RUN"
+    assert report(tmp_path, "--require") == 1
+    matrix(tmp_path / "2.jsonl", "2026-01-02", Status.MISMATCH, "1/2")
+    assert report(tmp_path) == 1
+    said = capsys.readouterr().out
+    assert "MISMATCH fake::good  emulated:sm_90a  first bad 2026-01-02, last good 2026-01-01\n" in said
+    assert "CHANGED fake::good  emulated:sm_90a  seed 1\n" in said
+    assert "shard 2/2 of the newest run is missing: it is not whole\n" in said
+
+
+def test_runs_and_matrices_of_the_same_cases_are_told_apart_and_the_worse_makes_the_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal(tmp_path / "1.jsonl", "2026-01-01T02", Status.IDENTICAL, "1/2")
+    journal(tmp_path / "2.jsonl", "2026-01-01T02", Status.IDENTICAL, "2/2")
+    matrix(tmp_path / "3.jsonl", "2026-01-01T03", Status.MISMATCH, "1/2")
+    matrix(tmp_path / "4.jsonl", "2026-01-01T03", Status.MISMATCH, "2/2")
+    assert report(tmp_path, "--html", tmp_path / "page.html") == 1
+    runs, matrices = capsys.readouterr().out.split("\nequiv determinism\n\n")
+    assert runs.startswith("equiv run\n\n")
+    assert "2 case(s): 2 IDENTICAL" in runs
+    assert "2 case(s), 4 cells: 0 same, 0 declared, 2 CHANGED" in matrices
+    assert "first bad" not in runs + matrices
+    assert "<h1>equiv determinism: 2 of 2 case(s) fail</h1>" in (tmp_path / "page.html").read_text()
+    matrix(tmp_path / "5.jsonl", "2026-01-02", Status.UNSUPPORTED)
+    assert report(tmp_path / "5.jsonl") == 3
+    assert report(tmp_path) == 0  # something ran

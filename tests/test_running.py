@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -126,6 +127,28 @@ def test_a_resumed_run_takes_nothing_else_to_run_and_no_other_environment(
     assert run("--resume", str(book)) == 2
     assert "numpy " in (said := capsys.readouterr().err)
     assert "then, 0.1 now" in said
+
+
+def test_a_resumed_task_is_the_planned_one_but_for_the_verdict_that_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(CASES, tmp_path / "listed")
+    (tmp_path / "listed" / "known_gaps.toml").write_text(
+        '[[gap]]\nid = "fake::wrong"\nreason = "soon"\nuntil = 2099-01-31\n'
+    )
+    given = []
+
+    def nothing(tasks: list[Task], *_: object) -> Generator[Verdict, None, None]:
+        given.append(tasks)
+        yield from ()
+
+    monkeypatch.setattr(running, "_verdicts", nothing)
+    selected = ["fake::good", "fake::wrong", "--device", "emulated:sm_90a", "--seed", "77"]
+    run("--cases", "listed", *selected, "--check", "race", "--journal", "j.jsonl")
+    run("--resume", "j.jsonl")
+    begun, resumed = given
+    assert {task.gap for task in begun} == {"", "soon (until 2099-01-31)"}
+    assert resumed == begun
 
 
 def test_a_run_that_recorded_launches_is_not_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

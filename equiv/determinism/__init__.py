@@ -43,6 +43,14 @@ CONDITIONS: Mapping[str, str] = {
 NEEDS = {"stream": "cuda", "graph": "cuda", "warps": "emulated", "late": "emulated"}
 """Condition -> the kind of device that can do it."""
 
+REPEATS = 2
+"""How many further runs, and how many orders of warps, unless another number is asked for."""
+
+
+def conditions(only: Sequence[str]) -> dict[str, str]:
+    """Those of `CONDITIONS` that are wanted; all if `only` is empty."""
+    return {name: said for name, said in CONDITIONS.items() if not only or name in only}
+
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
@@ -68,7 +76,7 @@ def matrix(
     case: Case,
     device: Device,
     *,
-    repeats: int = 2,
+    repeats: int = REPEATS,
     only: Sequence[str] = (),
     again: str = "",
 ) -> Verdict:
@@ -86,7 +94,7 @@ def matrix(
     lab = _Lab(pair, case, device, repeats)
     cells: list[OutputVerdict] = []
     for party in PARTIES:
-        cells += lab.cells(party, [name for name in CONDITIONS if not only or name in only])
+        cells += lab.cells(party, conditions(only))
     if not cells:
         asked = [f"{party} {name}" for party in PARTIES for name in only]
         cells = [OutputVerdict(one, Status.UNSUPPORTED, "there is nothing to ask of this case") for one in asked]

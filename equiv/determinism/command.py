@@ -1,24 +1,20 @@
-"""The command `equiv determinism`: plan, workers and report of determinism matrices."""
+"""The command `equiv determinism`: plan, journal, workers and report of determinism matrices."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import shlex
-import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from equiv import journaled
 from equiv.arguments import positive, seconds
 from equiv.cache import cache_dir
-from equiv.determinism import CONDITIONS, matrix
+from equiv.determinism import CONDITIONS, REPEATS, conditions, matrix
 from equiv.device import check_name
-from equiv.plan import DEFAULT_DEVICE, Settings, cases
-from equiv.records import Status
+from equiv.plan import DEFAULT_DEVICE, Settings, cases, shard
 from equiv.report import determinism as report
-from equiv.report import document, environment
-from equiv.report.outcome import exit_code
-from equiv.running import ended_politely, progress
+from equiv.report import document
 from equiv.workers import Task, default_jobs, guarded, run_plan
 
 if TYPE_CHECKING:
@@ -40,11 +36,12 @@ def add_parser(commands: Any, selecting: Callable[[argparse.ArgumentParser], Non
         "--device", action="append", default=[], metavar="D", help=f"as of run (repeatable, default {DEFAULT_DEVICE})"
     )
     parser.add_argument(
-        "--repeats", type=positive, default=2, metavar="N", help="further runs, and orders of warps (default 2)"
+        "--repeats", type=positive, metavar="N", help=f"further runs, and orders of warps (default {REPEATS})"
     )
     parser.add_argument(
         "--only", action="append", default=[], choices=tuple(CONDITIONS), help="this condition (repeatable)"
     )
+    journaled.add_options(parser)
     parser.add_argument("--require", action="store_true", help="a condition that the device cannot do fails")
     parser.add_argument("--json", action="store_true", help="the report as JSON on stdout")
     parser.add_argument("-j", "--jobs", type=positive, default=default_jobs(), metavar="N", help="worker processes")
@@ -53,48 +50,40 @@ def add_parser(commands: Any, selecting: Callable[[argparse.ArgumentParser], Non
 
 
 def _determinism(options: argparse.Namespace) -> int:
+    if options.resume:
+        others = ("selectors", "suite", "device", "journal", "shard", "cases", "repeats", "only")
+        work = journaled.resume(options, "determinism", others, lambda tasks, _: tasks)
+    else:
+        work = _begun(options)
+    only = work.settings["only"].split()
+    judge = partial(run_task, repeats=int(work.settings["repeats"]), only=only)
+    verdicts, remarks = journaled.do(work, run_plan(work.tasks, options.jobs, options.timeout, judge))
+    if options.json:
+        print(document.render(verdicts, work.versions, remarks), end="")
+    else:
+        remarks = [*remarks, f"journal {work.book.path}"]
+        print(report.render(verdicts, work.versions, remarks, conditions(only)), end="")
+    return report.exit_code(verdicts, require=options.require)
+
+
+def _begun(options: argparse.Namespace) -> journaled.Work:
+    """The tasks of this shard under a fresh journal."""
     devices = tuple(dict.fromkeys(options.device or [DEFAULT_DEVICE]))
     for name in devices:
         check_name(name)
     cache_dir()
-    folder = f" --cases {shlex.quote(str(options.cases))}" if options.cases else ""
-    settings = Settings(devices, options=folder)
+    repeats = options.repeats or REPEATS
+    settings = Settings(devices, options=f" --cases {shlex.quote(str(options.cases))}" if options.cases else "")
     more = "".join(f" --only {name}" for name in options.only)
-    more += f" --repeats {options.repeats}" if options.repeats != 2 else ""
+    more += f" --repeats {repeats}" if repeats != REPEATS else ""
     tasks = [
         dataclasses.replace(task, again=task.again.replace("equiv run", "equiv determinism", 1) + more)
         for case in cases(options.cases, options.selectors, options.suite)
         for task in settings.tasks(case)
     ]
-    verdicts, remarks = _run(tasks, options)
-    remarks += environment.basis(devices)
-    versions = environment.versions()
-    if options.json:
-        print(document.render(verdicts, versions, remarks), end="")
-    else:
-        shown = {name: said for name, said in CONDITIONS.items() if not options.only or name in options.only}
-        print(report.render(verdicts, shown, versions, remarks), end="")
-    lacking = any(cell.status is Status.UNSUPPORTED for verdict in verdicts for cell in verdict.outputs)
-    code = exit_code(verdicts, require=options.require)
-    return 1 if options.require and lacking else code
-
-
-def _run(tasks: Sequence[Task], options: argparse.Namespace) -> tuple[list[Verdict], list[str]]:
-    """A verdict for each task, in the plan's order, NOT_RUN where none came; remarks."""
-    work = partial(run_task, repeats=options.repeats, only=tuple(options.only))
-    found, remarks = {}, []
-    try:
-        with ended_politely(), contextlib.closing(run_plan(tasks, options.jobs, options.timeout, work)) as verdicts:
-            for done, verdict in enumerate(verdicts, 1):
-                found[verdict.case, verdict.device] = verdict
-                progress(done, len(tasks), verdict)
-    except KeyboardInterrupt:
-        remarks.append("interrupted: the cases that were not reached are NOT_RUN")
-        print(file=sys.stderr)
-    return [
-        found.get((task.case.name, task.device)) or task.stopped(Status.NOT_RUN, "planned and not reached")
-        for task in tasks
-    ], remarks
+    kept = {"shard": options.shard, "cases": str(options.cases or "")}
+    kept |= {"repeats": str(repeats), "only": " ".join(options.only)}
+    return journaled.begin(options.journal, "determinism", shard(tasks, options.shard), kept)
 
 
 def run_task(task: Task, repeats: int, only: Sequence[str]) -> Verdict:

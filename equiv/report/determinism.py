@@ -10,6 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from equiv.records import OutputVerdict, Status, Verdict
+from equiv.report import outcome
 from equiv.report.text import difference_lines
 from equiv.terminal import visible
 
@@ -26,7 +27,7 @@ _LOUD = (Status.MISMATCH, Status.ERROR, Status.NOT_RUN)
 
 
 def render(
-    verdicts: Sequence[Verdict], conditions: Mapping[str, str], environment: Mapping[str, str], remarks: Sequence[str]
+    verdicts: Sequence[Verdict], environment: Mapping[str, str], remarks: Sequence[str], conditions: Mapping[str, str]
 ) -> str:
     """The whole report; `conditions` are the columns, each with its meaning."""
     parts = [_table(verdicts, list(conditions))]
@@ -39,6 +40,12 @@ def render(
     counted = ", ".join(f"{found[status]} {_word(status)}" for status in (*WORDS, Status.ERROR, Status.NOT_RUN))
     parts.append(f"{len(verdicts)} case(s), {found.total()} cells: {counted}")
     return visible("\n\n".join(parts) + "\n")
+
+
+def exit_code(verdicts: Sequence[Verdict], *, require: bool) -> int:
+    """As of a run (`outcome.exit_code`); with `require` it is 1 for a single cell that the device cannot do."""
+    lacking = any(cell.status is Status.UNSUPPORTED for verdict in verdicts for cell in verdict.outputs)
+    return 1 if require and lacking else outcome.exit_code(verdicts, require=require)
 
 
 def _cells(verdict: Verdict) -> Sequence[OutputVerdict]:

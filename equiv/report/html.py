@@ -17,7 +17,7 @@ from equiv.report.text import case_text
 from equiv.terminal import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from equiv.history import Night, Turn
 
@@ -55,25 +55,34 @@ figure { margin: .5rem 0; } figcaption { color: var(--soft); font-size: .85rem; 
 )
 
 
-def render(nights: Sequence[Night], turns: Sequence[Turn]) -> str:
-    """The page; the last of `nights` is the newest run."""
-    newest = nights[-1]
-    bad = sum(verdict.status in FAILING for verdict in newest.verdicts)
-    title = f"equiv: {bad} of {len(newest.verdicts)} case(s) fail" if bad else "equiv: every case is as declared"
-    body = [f"<h1>{escape(title)}</h1>", f"<p>run begun {escape(newest.started)}; {_environment(newest)}</p>"]
-    body += [
-        f"<p class='NOT_RUN'>shard {escape(shard)} is missing: this run is not whole</p>" for shard in newest.missing
-    ]
-    body += ["<h2>Verdicts</h2>", _verdicts(newest)]
-    if turns and len(nights) > 1:
-        body += ["<h2>Since when</h2>", _turns(turns)]
-    if len(nights) > 1:
-        body += ["<h2>Runs</h2>", _runs(nights), _strip(nights)]
-    body += ["<h2>Envelopes used</h2>", _envelopes(newest)]
-    body += ["<h2>Differences</h2>", *_differences(newest)]
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
-    page = f"<head>{head}<style>{STYLE}</style></head>\n<body>{''.join(body)}</body>"
+def render(series: Mapping[str, tuple[Sequence[Night], Sequence[Turn]]]) -> str:
+    """The page; `series` are a command's runs, the last one the newest, and the cases that turned bad in them."""
+    title = escape("; ".join(_title(command, nights[-1]) for command, (nights, _) in series.items()))
+    body = "".join(part for command, (nights, turns) in series.items() for part in _part(command, nights, turns))
+    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>'
+    page = f"<head>{head}<style>{STYLE}</style></head>\n<body>{body}</body>"
     return f'<!doctype html>\n<html lang="en">{page}</html>\n'
+
+
+def _title(command: str, newest: Night) -> str:
+    bad = sum(verdict.status in FAILING for verdict in newest.verdicts)
+    name = "equiv" if command == "run" else f"equiv {command}"
+    return f"{name}: {bad} of {len(newest.verdicts)} case(s) fail" if bad else f"{name}: every case is as declared"
+
+
+def _part(command: str, nights: Sequence[Night], turns: Sequence[Turn]) -> Iterator[str]:
+    newest = nights[-1]
+    yield f"<h1>{escape(_title(command, newest))}</h1><p>run begun {escape(newest.started)}; {_environment(newest)}</p>"
+    for shard in newest.missing:
+        yield f"<p class='NOT_RUN'>shard {escape(shard)} is missing: this run is not whole</p>"
+    yield f"<h2>Verdicts</h2>{_verdicts(newest)}"
+    if turns and len(nights) > 1:
+        yield f"<h2>Since when</h2>{_turns(turns)}"
+    if len(nights) > 1:
+        yield f"<h2>Runs</h2>{_runs(nights)}{_strip(nights)}"
+    yield f"<h2>Envelopes used</h2>{_envelopes(newest)}"
+    yield "<h2>Differences</h2>"
+    yield from _differences(newest)
 
 
 def _environment(night: Night) -> str:

@@ -6,21 +6,23 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from equiv.records import SEVERITY
-from equiv.report import text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from equiv.history import Night, Turn
+    from equiv.records import Verdict
+
+    Report = Callable[[Sequence[Verdict], Mapping[str, str], Sequence[str]], str]
 
 
-def render(nights: Sequence[Night], turns: Sequence[Turn]) -> str:
-    """The table of runs, the newest run's report, and the first bad run of each case that fails; ends in a newline."""
+def render(nights: Sequence[Night], turns: Sequence[Turn], report: Report) -> str:
+    """The table of runs, the first bad run of each case that fails, and what `report` says of the newest run."""
     newest = nights[-1]
     missing = [f"shard {shard} of the newest run is missing: it is not whole" for shard in newest.missing]
     parts = [_table(nights)] if len(nights) > 1 else []
     parts += [_turn(turn) for turn in turns] if len(nights) > 1 else []
-    return "".join(f"{part}\n" for part in parts) + text.render(newest.verdicts, newest.environment, missing)
+    return "".join(f"{part}\n" for part in parts) + report(newest.verdicts, newest.environment, missing)
 
 
 def _table(nights: Sequence[Night]) -> str:

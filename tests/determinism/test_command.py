@@ -1,15 +1,16 @@
-"""`equiv determinism`: table, exit codes, JSON; the fake pair needs no compiler."""
+"""`equiv determinism`: table, exit codes, JSON, journal; the fake pair needs no compiler."""
 
 from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import equiv_fake
 import pytest
 
-from equiv import cli
+from equiv import cli, journal
 from equiv.determinism import command
 from equiv.records import Status
 from equiv.workers import run_plan
@@ -17,7 +18,6 @@ from equiv.workers import run_plan
 if TYPE_CHECKING:
     import functools
     from collections.abc import Generator, Sequence
-    from pathlib import Path
 
     from equiv.records import Verdict
     from equiv.workers import Task
@@ -128,3 +128,74 @@ def test_workers_do_it_and_die_for_their_own_case_only(
     assert "ERROR fake::segfaults  emulated:sm_100a  seed 3\n  the worker died: signal SIGSEGV" in said
     assert "fake  emulated:sm_100a  candidate  -      same\n" in said
     assert said.endswith("2 case(s), 3 cells: 2 same, 0 declared, 0 CHANGED, 0 unsupported, 1 ERROR, 0 NOT_RUN\n")
+
+
+def planned(path: str) -> list[str]:
+    return [verdict.case for verdict in journal.read(Path(path)).verdicts]
+
+
+def test_a_killed_matrix_is_resumed_as_it_was_begun_and_its_journal_ends_whole(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[object] = []
+
+    def killed(
+        tasks: Sequence[Task], _jobs: int, _timeout: float, run: functools.partial[Verdict]
+    ) -> Generator[Verdict]:
+        yield run(tasks[0])
+        seen.extend(verdict.status for verdict in journal.read(Path("j.jsonl")).verdicts)  # each one as it comes
+        raise KeyboardInterrupt
+
+    def rest(tasks: Sequence[Task], jobs: int, timeout: float, run: functools.partial[Verdict]) -> Generator[Verdict]:
+        seen.extend([run.keywords, [task.planned.again for task in tasks]])
+        return here(tasks, jobs, timeout, run)
+
+    selected = ["fake::good", "fake::raises", "fake::wrong", "--only", "repeat", "--repeats", "3"]
+    monkeypatch.setattr(command, "run_plan", killed)
+    assert ran(*selected, "--journal", "j.jsonl") == 1
+    assert seen == [Status.IDENTICAL, Status.NOT_RUN, Status.NOT_RUN]
+    assert "\njournal j.jsonl\n" in capsys.readouterr().out
+    with Path("j.jsonl").open("ab") as torn:
+        torn.write(b'{"kind":"verdict","verd')
+    monkeypatch.setattr(command, "run_plan", rest)
+    assert cli.main(["determinism", "--resume", "j.jsonl"]) == 1
+    again = "equiv determinism fake::{} --device emulated:sm_100a --cases cases --only repeat --repeats 3"
+    assert seen[3:] == [{"repeats": 3, "only": ["repeat"]}, [again.format("raises"), again.format("wrong")]]
+    said = capsys.readouterr().out
+    assert "fake  emulated:sm_100a  candidate  ERROR  same 2\n" in said
+    assert said.endswith("3 case(s), 6 cells: 5 same, 0 declared, 0 CHANGED, 0 unsupported, 1 ERROR, 0 NOT_RUN\n")
+    assert len(Path("j.jsonl").read_bytes().splitlines()) == 1 + 3
+
+
+def test_a_journal_is_kept_in_runs_unless_another_place_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ran("fake::good", "--only", "repeat") == 0
+    (book,) = Path("runs").glob("*.jsonl")
+    assert f"\njournal {book}\n" in capsys.readouterr().out
+    assert ran("fake::good", "--only", "repeat", "--journal", str(book)) == 2
+    assert "is there already, and a journal holds one run: name another" in capsys.readouterr().err
+
+
+def test_shards_cover_the_plan_once_and_say_which_part_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    selected = ["fake::good", "fake::raises", "fake::wrong", "--only", "repeat"]
+    for at in (1, 2):
+        ran(*selected, "--shard", f"{at}/2", "--journal", f"{at}.jsonl")
+        assert f"\nshard {at}/2 of the plan\n" in capsys.readouterr().out
+    assert [planned("1.jsonl"), planned("2.jsonl")] == [["fake::good", "fake::wrong"], ["fake::raises"]]
+    assert journal.read(Path("2.jsonl")).settings == {
+        "command": "determinism", "shard": "2/2", "cases": "cases", "repeats": "2", "only": "repeat",
+    }  # fmt: skip
+    assert ran("fake::good", "--shard", "2/2") == 2
+    assert "--shard 2/2: the plan has 1 task(s), so this part of it is empty" in capsys.readouterr().err
+
+
+def test_a_resumed_matrix_takes_nothing_else_that_selects_and_no_other_versions(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ran("fake::good", "--only", "repeat", "--journal", "j.jsonl") == 0
+    options = ["--suite=pr", "--device=cuda:0", "--journal=k", "--shard=1/2", "--repeats=2", "--only=graph"]
+    assert ran("fake::good", *options, "--resume", "j.jsonl") == 2
+    left_out = "selectors, suite, device, journal, shard, cases, repeats, only"
+    assert f"the journal says what to run; leave out {left_out}\n" in capsys.readouterr().err
+    monkeypatch.setattr("equiv.report.environment.versions", lambda: {"numpy": "0.1"})
+    assert cli.main(["determinism", "--resume", "j.jsonl"]) == 2
+    assert "then, 0.1 now" in capsys.readouterr().err

@@ -16,6 +16,8 @@ from equiv.records import OutputSpec, OutputVerdict, Status, Verdict
 from equiv.report import charts, html
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from equiv.records import Difference
 
 
@@ -57,7 +59,11 @@ def night(started: str, *statuses: Status) -> Night:
 
 
 def page(*nights: Night, turns: tuple[Turn, ...] = ()) -> str:
-    said = html.render(nights, turns)
+    return page_of({"run": (nights, turns)})
+
+
+def page_of(series: Mapping[str, tuple[Sequence[Night], Sequence[Turn]]]) -> str:
+    said = html.render(series)
     parser = Balanced()
     parser.feed(said)
     assert parser.open == []
@@ -106,6 +112,15 @@ def test_names_are_escaped_and_the_title_says_what_fails() -> None:
     assert "p::&lt;c1&gt; on emulated:sm_90a" in said
     assert "<title>equiv: 1 of 2 case(s) fail</title>" in said
     assert "<title>equiv: every case is as declared</title>" in page(night("t0", Status.IDENTICAL))
+
+
+def test_matrices_are_a_part_of_their_own() -> None:
+    good, bad = night("t0", Status.IDENTICAL), night("t1", Status.MISMATCH)
+    said = page_of({"run": ([good], ()), "determinism": ([good, bad], ())})
+    first, second = "equiv: every case is as declared", "equiv determinism: 1 of 1 case(s) fail"
+    assert f"<title>{first}; {second}</title>" in said
+    assert re.findall(r"<h1>(.*?)</h1><p>run begun (t\d);", said) == [(first, "t0"), (second, "t1")]
+    assert said.count("<h2>Runs</h2>") == 1
 
 
 def test_many_runs_have_a_strip_and_a_date_for_what_fails() -> None:
