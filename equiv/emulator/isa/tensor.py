@@ -147,8 +147,14 @@ def _copies() -> list[Entry]:
 
 
 def _commit(mods: Mods, *, multicast: bool) -> str:
-    """Everything before has happened, so the mbarrier gets its arrival at once; with a mask, in each CTA it names."""
-    checked = check(mods.get("space", "shared::cluster"), "a", 8, 8, write=True)
+    """Everything before has happened, so the mbarrier gets its arrival at once; with a mask, in each CTA it names.
+
+    A generic address may be one of shared memory as it is: of 64 bits UTCBAR takes the low ones (Triton 3.6 does so).
+    """
+    space = mods.get("space", "shared::cluster")
+    checked = check(space, "a", 8, 8, write=True)
+    if not space:
+        checked = f"LANES(l) if (!(a.at[l] >> 32)) a.at[l] |= GENERIC_SHARED;\n{checked}"
     apply = "if (mbarrier_apply(w, o, m, &a, change, 1, 0)) return FAULT;"
     arrive = f"{checked}\nLANES(l) change[l] = (Change){{1, 0, 0}};\n{apply}"
     if not multicast:

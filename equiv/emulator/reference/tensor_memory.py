@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from equiv.emulator.reference import mbarriers, operands, spaces
+from equiv.emulator.reference.integers import GENERIC_SHARED
 from equiv.emulator.reference.machine import LANES, TENSOR
 from equiv.emulator.reference.operands import Problem, problem
 from equiv.emulator.reference.steps import lanes_of
@@ -218,6 +219,8 @@ def copy(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
 def commit(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
     """`tcgen05.commit`: everything before has happened, so each mbarrier gets its arrival at once."""
     space, at = addresses(warp, step, "a")
+    if not space:  # of a generic address UTCBAR takes the low half: it may be one of shared memory as it is
+        at = [one if one >> 32 else one | GENERIC_SHARED for one in at]
     if "multicast::cluster" not in step.mods:
         _arrive(warp, {lane: spaces.place(warp, space, lane, at[lane], 8, write=True) for lane in lanes_of(mask)})
         return

@@ -224,3 +224,22 @@ def test_an_allocation_that_nobody_makes_room_for_is_a_deadlock() -> None:
     assert error.startswith("DeadlockError")
     assert "warp 1 lanes 0xffffffff wait for 128 columns of tensor memory in a row, 0 are free: PTX line" in error
     assert "tcgen05.alloc" in error
+
+
+@pytest.mark.parametrize(
+    ("address", "faults"),
+    [
+        ("mov.b64 %rd20, barrier; cvta.shared.u64 %rd20, %rd20;", False),
+        ("mov.b32 %x, barrier; cvt.u64.u32 %rd20, %x;", False),
+        ("mov.b32 %x, barrier; cvt.u64.u32 %rd20, %x; add.u64 %rd20, %rd20, 0x100000000;", True),
+    ],
+    ids=["generic", "shared as it is", "neither"],
+)
+def test_the_barrier_of_a_commit_is_a_generic_or_a_shared_address(address: str, faults: bool) -> None:
+    commit = COMMIT.replace(".shared::cluster.b64 [barrier]", ".b64 [%rd20]")
+    assert commit != COMMIT
+    if faults:
+        with pytest.raises(EmulatorError, match=r"tcgen05\.commit"):
+            lab(address + commit, unique(32))
+    else:
+        lab(address + commit, unique(32))
