@@ -100,7 +100,7 @@ def run(
     begun = monotonic()
     pair = pairs.get(pair_name)
     operators = tuple(name for name in OPERATORS if name in options.operator) or tuple(OPERATORS)
-    with Stage(pair, chosen, arch) as stage:
+    with Stage(pair, chosen, arch, options.jobs) as stage:
         targets = {key: Target(shared_store().get(key[0]), key[1]) for key in stage.kernels}
         stage.rehearse(targets)
         if not stage.scenes:
