@@ -60,7 +60,9 @@ def add_parser(commands: Any) -> None:  # noqa: ANN401
     mutate.add_argument("--every", action="store_true", help="run all cases on each mutant: which kill which")
     mutate.add_argument("--at-least", type=float, metavar="PERCENT", help="exit with 1 if the score is lower")
     mutate.add_argument("--json", action="store_true", help="as JSON, every mutant")
-    mutate.add_argument("-j", "--jobs", type=positive, default=1, metavar="N", help="processes (default 1)")
+    mutate.add_argument(
+        "-j", "--jobs", type=positive, default=1, metavar="N", help="processes that record and play (default 1)"
+    )
     mutate.set_defaults(command=_mutate)
 
 
@@ -100,7 +102,7 @@ def run(
     begun = monotonic()
     pair = pairs.get(pair_name)
     operators = tuple(name for name in OPERATORS if name in options.operator) or tuple(OPERATORS)
-    with Stage(pair, chosen, arch) as stage:
+    with Stage(pair, chosen, arch, options.jobs) as stage:
         targets = {key: Target(shared_store().get(key[0]), key[1]) for key in stage.kernels}
         stage.rehearse(targets)
         if not stage.scenes:

@@ -8,6 +8,7 @@ order accesses, or that make what such a one is given, in all ways from the firs
 from __future__ import annotations
 
 import fcntl
+import re
 import signal
 import tempfile
 from contextlib import contextmanager
@@ -17,9 +18,12 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from equiv.errors import DeviceError, UnsupportedError
+from equiv.emulator import engine
+from equiv.errors import DeviceError
+from equiv.mutate import pool
 from equiv.mutate.reach import Counting
-from equiv.mutate.scene import record
+from equiv.mutate.recording import attempt, recorded
+from equiv.mutate.scene import Scene
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,7 +32,6 @@ if TYPE_CHECKING:
 
     from equiv.emulator.engine import Program
     from equiv.mutate.mutants import Mutant, Target
-    from equiv.mutate.scene import Scene
     from equiv.pairs import Pair
     from equiv.records import Case
 
@@ -43,7 +46,12 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
 HANGS = 60
 """Seconds that one play of a mutant may take before its process ends, besides its budget of instructions."""
 
+_HOST = re.compile(r"\b0x[0-9a-f]{9,}\b")
+"""A host address, which is another one in each run."""
+
 Key = tuple[str, str]
+Rehearsal = tuple[dict[Key, "npt.NDArray[np.uint64]"], str]
+"""How often a scene comes to each instruction of its kernels, and what its launches alone do not repeat, or ""."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +81,15 @@ class Stage:
         left_out: case -> why it cannot be played.
     """
 
-    def __init__(self, pair: Pair, cases: Sequence[Case], arch: str) -> None:
+    def __init__(self, pair: Pair, cases: Sequence[Case], arch: str, jobs: int = 1) -> None:
+        self._pair, self._arch, self._jobs = pair, arch, jobs
         self.scenes: list[Scene] = []
         self.left_out: dict[str, str] = {}
-        for case in cases:
-            try:
-                self.scenes.append(record(pair, case, arch))
-            except (UnsupportedError, DeviceError) as error:
-                self.left_out[case.id] = str(error)
+        for case, found in zip(cases, recorded(pair, cases, arch, jobs), strict=True):
+            if isinstance(found, Scene):
+                self.scenes.append(found)
+            else:
+                self.left_out[case.id] = found
         self.sound: dict[Key, Program] = {}
         self._reached: dict[tuple[str, Key], npt.NDArray[np.uint64]] = {}
         self._passes: dict[tuple[str, str], bool] = {}
@@ -100,20 +109,53 @@ class Stage:
         return list(dict.fromkeys(key for scene in self.scenes for key in sorted(scene.kernels)))
 
     def rehearse(self, targets: Mapping[Key, Target]) -> None:
-        """Plays every scene once, counting; a scene that its launches alone do not repeat is left out."""
+        """Plays every scene once, counting; a scene that its launches alone do not repeat is left out.
+
+        If another process recorded it, it is recorded here before that is said.
+        """
         self.sound = {key: target.program for key, target in targets.items()}
-        for scene in list(self.scenes):
-            counting = {key: Counting(self.sound[key]) for key in scene.kernels}
-            for key, one in counting.items():
-                one.begin()
-                scene.play({**self.sound, key: one.program})
-                self._reached[scene.case.id, key] = one.count
-                problem = scene.difference()
-            if problem:
-                self.left_out[scene.case.id] = f"its launches alone do not repeat it: {problem}"
-                self.scenes.remove(scene)
-                scene.close()
-        self.scenes.sort(key=lambda scene: scene.cost)
+        repeated = []
+        good = self._rehearsals(self.scenes) if self._jobs > 1 else {}
+        for number, scene in enumerate(self.scenes):
+            found = scene if self._jobs == 1 or number in good else self._again(scene)
+            if isinstance(found, Scene):
+                counts, problem = good[number] if number in good else self._rehearsal(found)
+                self._reached |= {(scene.case.id, key): count for key, count in counts.items()}
+                if not problem:
+                    repeated.append(found)
+                    continue
+                found.close()
+                found = f"its launches alone do not repeat it: {problem}"
+            self.left_out[scene.case.id] = found
+        self.scenes = sorted(repeated, key=lambda scene: scene.cost)
+
+    def _rehearsal(self, scene: Scene) -> Rehearsal:
+        counting = {key: Counting(self.sound[key]) for key in scene.kernels}
+        by_program = {id(one.program): one for one in counting.values()}
+
+        def launching(program: Program, *given: Any, **how: Any) -> None:  # noqa: ANN401  as `engine.launch`
+            by_program[id(program)].begin()
+            engine.launch(program, *given, **how)
+
+        scene.play({key: one.program for key, one in counting.items()}, launching)
+        return {key: one.count for key, one in counting.items()}, scene.difference()
+
+    def _rehearsals(self, scenes: Sequence[Scene]) -> dict[int, Rehearsal]:
+        """Of scenes by number, in other processes; those that come to nothing are not among them."""
+
+        def one(number: int) -> Rehearsal | None:
+            try:
+                return self._rehearsal(scenes[number])
+            except DeviceError:
+                return None
+
+        found = pool.work(len(scenes), one, lambda *_: None, self._jobs)
+        return {number: rehearsal for number, rehearsal in found if rehearsal is not None and not rehearsal[1]}
+
+    def _again(self, scene: Scene) -> Scene | str:
+        """The scene as this process records it."""
+        scene.close()
+        return attempt(self._pair, scene.case, self._arch)
 
     def reaching(self, key: Key, index: int) -> list[Scene]:
         """The scenes that come to an instruction, the cheapest first."""
@@ -184,6 +226,6 @@ def _play(scene: Scene, programs: Mapping[Key, Program], how: Mapping[str, Any],
             scene.play(programs, **how)
             return scene.difference()
         except DeviceError as error:
-            return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            return f"{type(error).__name__}: {_HOST.sub('0x...', str(error).splitlines()[0])}"
         finally:
             signal.alarm(0)

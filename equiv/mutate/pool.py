@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from equiv.workers import PR_SET_PDEATHSIG
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from multiprocessing.context import ForkProcess
 
 
@@ -28,6 +28,8 @@ def work(
     died: Callable[[int, str], Any],
     jobs: int,
     late: Callable[[], bool] = lambda: False,
+    *,
+    kinds: Sequence[str] = (),
 ) -> Iterator[tuple[int, Any]]:
     """(number, what `do` made of it) for each number below `count`, as they are done; begun in ascending order.
 
@@ -38,6 +40,8 @@ def work(
         jobs: processes at a time.
         late: once true, nothing more is begun. What is in hand is still done: left out, the slow pieces would be, and
             with them what most of the slow ones have in common.
+        kinds: one for each number, where the order does not matter: a process goes on with what is of its kind, and
+            then with what is of nobody's.
     """
     waiting = deque(range(count))
     workers: list[_Worker] = []
@@ -52,7 +56,7 @@ def work(
                 workers.append(_Worker(do))
             for one in workers:
                 if one.number is None and waiting:
-                    one.give(waiting.popleft())
+                    one.give(_next(waiting, kinds, one, workers) if kinds else waiting.popleft())
             busy = {one.connection: one for one in workers if one.number is not None}
             for ready in wait(list(busy)):
                 one = busy[ready]  # type: ignore[index]
@@ -68,13 +72,25 @@ def work(
             one.end()
 
 
+def _next(waiting: deque[int], kinds: Sequence[str], worker: _Worker, workers: Sequence[_Worker]) -> int:
+    """Takes a number out of those that wait."""
+    others = {kinds[other.last] for other in workers if other is not worker and other.last is not None}
+    own = None if worker.last is None else kinds[worker.last]
+    mine = (number for number in waiting if kinds[number] == own)
+    free = (number for number in waiting if kinds[number] not in others)
+    number = next(mine, next(free, waiting[0]))
+    waiting.remove(number)
+    return number
+
+
 class _Worker:
-    """One process and the number it has in hand."""
+    """One process, the number it has in hand, and the last one that it was given."""
 
     def __init__(self, do: Callable[[int], Any]) -> None:
         context = multiprocessing.get_context("fork")
         self.connection, theirs = context.Pipe()
         self.number: int | None = None
+        self.last: int | None = None
         self.alive = True
         self._process: ForkProcess = context.Process(target=_serve, args=(theirs, self.connection, do), daemon=True)
         with warnings.catch_warnings():
@@ -84,7 +100,7 @@ class _Worker:
         theirs.close()
 
     def give(self, number: int) -> None:
-        self.number = number
+        self.number = self.last = number
         with contextlib.suppress(BrokenPipeError):  # it died meanwhile, which `take` finds
             self.connection.send(number)
 

@@ -236,14 +236,14 @@ class Scene:
 
 
 def _saved(buffer: GuardedBuffer) -> list[tuple[int, Bytes]]:
-    return [(start, _one(buffer.image.bytes[start:end].copy())) for start, end in buffer.image.extents()]
+    return [(start, kept_once(buffer.image.bytes[start:end].copy())) for start, end in buffer.image.extents()]
 
 
 _LARGE = 1 << 20
 _KEPT: WeakValueDictionary[bytes, Bits] = WeakValueDictionary()
 
 
-def _one(array: Bits) -> Bits:
+def kept_once(array: Bits) -> Bits:
     """The array, or an equal one kept before if it is large: cases share weights, and what no launch changes."""
     if array.nbytes < _LARGE:
         return array
@@ -263,6 +263,15 @@ def _unchanged(buffer: GuardedBuffer, saved: list[tuple[int, Bytes]]) -> bool:
     )
 
 
+def placed(pair: Pair, case: Case, inputs: Mapping[str, Bits], party: str = "candidate") -> Scene:
+    """A scene with its tensors in memory, of which nothing is recorded yet."""
+    inputs = {name: kept_once(bits) for name, bits in inputs.items()}
+    scene = Scene(pair, case, inputs, [GuardedBuffer(spec, case.seed, party) for spec in pair.layout(case)])
+    for buffer in scene.buffers:
+        buffer.place(inputs[buffer.spec.name] if buffer.spec.role != "output" else None)
+    return scene
+
+
 def record(pair: Pair, case: Case, arch: str, party: str = "candidate", *, sound: bool = True) -> Scene:
     """Runs a party, the candidate, and keeps everything; `sound`: it must not change bytes that it must not.
 
@@ -273,19 +282,16 @@ def record(pair: Pair, case: Case, arch: str, party: str = "candidate", *, sound
     """
     packages.imported("torch")
     device = _Recording(arch)
-    inputs = {name: _one(bits) for name, bits in pair.inputs(case).items()}
-    scene = Scene(pair, case, inputs, [GuardedBuffer(spec, case.seed, party) for spec in pair.layout(case)])
-    for buffer in scene.buffers:
-        buffer.place(inputs[buffer.spec.name] if buffer.spec.role != "output" else None)
+    scene = placed(pair, case, pair.inputs(case), party)
     device.begin = scene.keep_start
     with device.active():
         function = getattr(pair, party).load()
-        placed = {buffer.spec.name: Placed(buffer, device.torch_device) for buffer in scene.buffers}
-        for name, place in placed.items():
+        tensors = {buffer.spec.name: Placed(buffer, device.torch_device) for buffer in scene.buffers}
+        for name, place in tensors.items():
             device.register(name, place.tensor, writable=place.buffer.spec.role != "input")
             device.units[place.buffer.address] = place.buffer.elements.itemsize
-        function(case, {name: place.tensor for name, place in placed.items()})
-    scene.steps, scene.kept = tuple(device.steps), [device.kept, placed]
+        function(case, {name: place.tensor for name, place in tensors.items()})
+    scene.steps, scene.kept = tuple(device.steps), [device.kept, tensors]
     if not scene.steps:
         raise UnsupportedError("launches", f"{case.name}: the {party} launched nothing")
     faults = [fault for buffer in scene.buffers for fault in buffer.faults()]
