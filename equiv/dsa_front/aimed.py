@@ -7,6 +7,10 @@ that each addition rounded otherwise changes it. The squares of all other elemen
 with which x * factor * gamma rounds to BF16 one way for the row's factor and another way for that of a sum an ulp
 beside. Gamma brings small and large elements back to one size (`by_lane`).
 
+`lone_rows`: a row's large element is alone, by turns in every place of a lane of the Hopper form, and so are the two
+neighbouring sums beside which columns tip: what comes to its square from elsewhere, as a bit of its neighbour does that
+shares the word, is seen.
+
 `slices`: sums of slices that lie beside a tie of BF16 at which a scale doubles or a code changes.
 
 `flushed`: products that need the subnormal numbers among their factors and on the way.
@@ -72,6 +76,8 @@ class Layout:
         return (0, *(1 << step for step in range(self.lanes.bit_length() - 1)))
 
 
+LONE: Final = 16
+"""Lanes that add up a slice of a row in the Hopper form."""
 LAYOUTS: Final[Mapping[str, Layout]] = {
     "aimed_rows": Layout(32, 1),
     "aimed_halves": Layout(16, 2),
@@ -153,6 +159,28 @@ def rows(draws: Draws, shape: Shape, gamma: Bits, eps: float, layout: Layout) ->
             bits[row] = np.where(kind == which, (size[row] - 12 << 7) + significand[row] - 128, bits[row])
         bits[row, large] = (size[row] << 7) + root - 128
         bits[row, last] = make.exact_bf16([trim])[0]
+    return bits | (draws.signs("sign", shape) << 15).astype(np.uint16)
+
+
+def lone_rows(draws: Draws, shape: Shape, gamma: Bits, eps: float) -> Bits:
+    """Latents [rows, 1536] for a gamma [1536] of `by_lane` with 16 lanes.
+
+    The large element is the second of its word, and the first one, like all others too small for the sum, is odd. Four
+    rows in turn have it in the four words of a chunk, the next four in the next one of the twelve chunks of a lane.
+    """
+    star = Layout(LONE, 1).star
+    size = 127 - 2 + draws.below("size", 9, (shape[0],))
+    turn = int(draws.below("turn", RANK // (LONE * CHUNK), (1,))[0])
+    order = draws.order("roots", TRIES)
+    bits = (size[:, None] - SMALL << 7 | draws.below("mantissa", 128, shape)).astype(np.uint16)
+    for row in range(shape[0]):
+        chunk = (row // 4 + turn) % (RANK // (LONE * CHUNK))
+        large = chunk * LONE * CHUNK + star[row % len(star)] * CHUNK + 2 * (row % 4) + 1
+        root, trim, decisive = _sum(int(size[row]) - 127, 0, eps, np.roll(order, row))
+        bits[row] = _aimed(bits[row], decisive, gamma, row // 4)
+        bits[row, large - 1] |= 1
+        bits[row, large] = (size[row] << 7) + root - 128
+        bits[row, (large + CHUNK * LONE) % RANK] = make.exact_bf16([trim])[0]
     return bits | (draws.signs("sign", shape) << 15).astype(np.uint16)
 
 

@@ -94,7 +94,8 @@ W_QA: Mapping[str, Fill] = {
 }
 SLICES = "slices"
 """Weights that are aimed at the quantisation, so they depend on the format (`equiv.dsa_front.aimed`)."""
-AIMED = tuple(aimed.LAYOUTS)
+LONE = "aimed_lone"
+AIMED = (*aimed.LAYOUTS, LONE)
 """Latents that are aimed at how they are normalised, so they depend on gamma and eps (`equiv.dsa_front.aimed`)."""
 
 
@@ -134,8 +135,11 @@ def inputs(case: Case) -> dict[str, Bits]:
 
 def _latent(case: Case, gamma: Bits) -> Bits:
     batch, name, draws = whole(case, "batch"), regime(case, "latent"), Draws(case.seed, "latent")
+    eps = float(tensors.axis(case, "eps"))
+    if name == LONE:
+        return aimed.lone_rows(draws, (batch, RANK), gamma, eps)
     if name in AIMED:
-        return aimed.rows(draws, (batch, RANK), gamma, float(tensors.axis(case, "eps")), aimed.LAYOUTS[name])
+        return aimed.rows(draws, (batch, RANK), gamma, eps, aimed.LAYOUTS[name])
     if name not in QUERY:
         return LATENT[name](draws, (batch, RANK))
     target, group = index.quantised(case)

@@ -2,9 +2,10 @@
 
 Two kinds, as the regimes `values = "mirrored"` and `values = "residues"` name them for all pieces at once:
 
-* `mirrored`: the second 64 channels of a head are the first ones again, q, k, decay and all, and a state holds for them
-  the negative of what it holds for the first. The products with k and with q cancel, and so large are the states that
-  the errors are as large as what v brings in: a decay, a norm or a product that is an ulp off gives other outputs.
+* `mirrored`: of a head's channels four and four are the same, q, k, decay and all, and a state holds for the second
+  four the negative of what it holds for the first. The products with k and with q cancel, in our kernels in the last
+  addition of all, and so large are the states that the errors are as large as what v brings in: a decay, a norm, a
+  product or a partial sum that is an ulp off gives other outputs.
 * `residues`: all rows and window columns hold one large number, and the taps a, b, -a, -b: the convolution leaves the
   errors of its first three products, of which SiLU and the norms make q, k and v of ordinary size.
 """
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from equiv.geometry.kda import DIM, TAPS
+from equiv.geometry.kda import TAPS
 from equiv.inputs import truncated
 from equiv.rounding.formats import F32
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     Fill = Callable[[Draws, Shape], Bits]
     FillState = Callable[[Draws, tuple[int, ...], bool], Bits]
 
+FOUR = 4
+"""Neighbouring channels that a lane of `KdaWS` and `KdaWide` has of a row."""
 LEVEL = 0x48D5
 """The BF16 bits of 213 * 2**11."""
 VALUES: Mapping[str, Mapping[str, str]] = {
@@ -56,27 +59,27 @@ def cancelling_taps(draws: Draws, shape: Shape) -> Bits:
 
 
 def mirrored(fill: Fill, inner: Callable[[Shape], int]) -> Fill:
-    """As `fill`, but with the second half of each head's channels the same as the first.
+    """As `fill`, but of every eight channels the last four are the same as the first.
 
     inner: of a piece's shape, how many neighbouring elements belong to one channel.
     """
 
     def twice(draws: Draws, shape: Shape) -> Bits:
         bits = fill(draws, shape).copy()
-        channels = bits.reshape(-1, DIM, inner(shape))
-        channels[:, DIM // 2 :] = channels[:, : DIM // 2]
+        fours = bits.reshape(-1, 2, FOUR * inner(shape))
+        fours[:, 1] = fours[:, 0]
         return bits
 
     return twice
 
 
 def mirrored_states(fill: FillState) -> FillState:
-    """As `fill`, but with the second half of each row, of 64 keys, the negative of the first."""
+    """As `fill`, but of every eight keys of a row the last four are the negative of the first."""
 
     def twice(draws: Draws, shape: tuple[int, ...], wide: bool) -> Bits:  # noqa: FBT001  -- a table's entry
         bits = fill(draws, shape, wide).copy()
-        sign = bits.dtype.type(1 << (8 * bits.itemsize - 1))
-        bits[..., DIM // 2 :] = bits[..., : DIM // 2] ^ sign
+        fours = bits.reshape(-1, 2, FOUR)
+        fours[:, 1] = fours[:, 0] ^ bits.dtype.type(1 << (8 * bits.itemsize - 1))
         return bits
 
     return twice

@@ -56,7 +56,8 @@ class Mutant:
     Attributes:
         image: digest of the image; kernel: name of the kernel in it.
         index: of the instruction in the contracted kernel.
-        source: (file, line) of the kernel's source, of a branch that of its condition; None where the PTX does not say.
+        source: (file, line) of the kernel's source, of a branch that of its condition if that has one; None where the
+            PTX does not say.
         near: of what the compiler made itself the last line before it that the PTX names (`Instruction.near`).
         equivalent: why it cannot matter, or "".
         invisible: whether the emulator executes nothing here with or without the change.
@@ -228,9 +229,9 @@ class Target:
         return frozenset(name for one in self.kernel.instructions for name in written(one))
 
     def _decides(self, one: Instruction) -> Instruction:
-        """The instruction itself, or what makes the condition of a branch."""
+        """The instruction itself, or what makes the condition of a branch if the PTX says which line that is from."""
         decides = self.makers.get(one.guard or "") if one.opcode.startswith("bra") else None
-        return one if decides is None else decides
+        return one if decides is None or decides.source is None or not decides.source[1] else decides
 
     def _equivalent(self, index: int, one: Instruction, after: Instruction, *, same: bool) -> str:
         if same and one.guard_negated == after.guard_negated:

@@ -101,6 +101,27 @@ def test_every_addition_of_a_tile_of_the_hopper_form_decides_some_column_both_wa
             assert (columns(at, mode) != right).any(), (at, mode)
 
 
+def test_a_bit_of_the_neighbour_in_a_lone_square_decides_some_column() -> None:
+    gamma = aimed.by_lane(Draws(1, "w_qa"), (1, RANK), 16)[0]
+    bits = aimed.lone_rows(Draws(2, "latent"), (ROWS, RANK), gamma, float(EPS))
+    x, scale = decode(bits, BF16), decode(gamma, BF16).astype(np.float32)
+    large = np.abs(x).argmax(axis=1)
+    assert len({(int(at) // 128, int(at) % 8) for at in large}) == min(ROWS, 48)
+    assert (bits[np.arange(ROWS), large - 1] & 1).all()
+
+    def columns(squares: npt.NDArray[np.float32]) -> npt.NDArray[np.uint32]:
+        mean = squares / np.float32(RANK) + EPS
+        words = x.astype(np.float32) * (1 / np.sqrt(mean.astype(np.float64))).astype(np.float32)[:, None] * scale
+        found = words.view(np.uint32)
+        return found + np.uint32(0x7FFF) + (found >> np.uint32(16) & np.uint32(1)) >> np.uint32(16)
+
+    exact = (x * x).sum(axis=1)
+    biased = np.abs(x[np.arange(ROWS), large]).astype(np.float32).view(np.uint32) | np.uint32(1)
+    more = exact + biased.view(np.float32).astype(np.float64) ** 2 - x[np.arange(ROWS), large] ** 2
+    differs = (columns(exact.astype(np.float32)) != columns(more.astype(np.float32))).any(axis=1)
+    assert differs.mean() > 0.9
+
+
 def test_ordinary_rows_show_hardly_any() -> None:
     gamma = aimed.by_lane(Draws(0, "w_qa"), (1, RANK), 32)[0]
     x = Draws(0, "latent").bell("value", (ROWS, RANK))

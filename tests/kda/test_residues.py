@@ -27,25 +27,25 @@ def test_they_stand_for_regimes_where_a_case_names_none() -> None:
 
 
 @pytest.mark.parametrize("state", ["f32", "bf16"])
-def test_halves_of_a_head_are_alike_but_for_the_sign_of_its_states(state: str) -> None:
+def test_four_and_four_channels_are_alike_but_for_the_sign_of_their_states(state: str) -> None:
     wanted = case({"values": "mirrored"}, heads=2, tokens=2, bias=True, kernel="wide", state=state)
     found = PAIR.inputs(wanted)
     slots = found["slots"].view(np.int32)
-    rows = found["rows"][:, : 2 * 2 * DIM].reshape(-1, 2, DIM // 2)
     tables = {
-        "rows": rows,
-        "conv_w": found["conv_w"].reshape(-1, 2, DIM // 2 * 4),
-        "conv_bias": found["conv_bias"].reshape(-1, 2, DIM // 2),
-        "f_b": found["f_b"].reshape(-1, 2, DIM // 2 * DIM),
-        "dt_bias": found["dt_bias"].reshape(-1, 2, DIM // 2),
-        "conv_state": found["conv_state"][slots[:, 0]].reshape(-1, 2, DIM // 2 * 4),
+        "rows": (found["rows"][:, : 3 * 2 * DIM], 1),
+        "conv_w": (found["conv_w"], 4),
+        "conv_bias": (found["conv_bias"], 1),
+        "f_b": (found["f_b"], DIM),
+        "dt_bias": (found["dt_bias"], 1),
+        "conv_state": (found["conv_state"][slots[:, 0]], 4),
     }
-    for name, halves in tables.items():
-        np.testing.assert_array_equal(halves[:, 0], halves[:, 1], name)
-        assert len(np.unique(halves[:, 0])) > DIM // 4, name
+    for name, (bits, inner) in tables.items():
+        fours = bits.reshape(-1, 2, 4 * inner)
+        np.testing.assert_array_equal(fours[:, 0], fours[:, 1], name)
+        assert len(np.unique(fours[:, 0])) > DIM // 4, name
     source = slots[np.arange(2), found["accepted"].view(np.int32)[0] - 1]
-    states = decode(found["state"][source], F32 if state == "f32" else BF16)
-    np.testing.assert_array_equal(states[..., : DIM // 2], -states[..., DIM // 2 :])
+    states = decode(found["state"][source], F32 if state == "f32" else BF16).reshape(-1, 2, 4)
+    np.testing.assert_array_equal(states[:, 0], -states[:, 1])
     assert 2.0**15 <= np.median(np.abs(states)) < 2.0**19
 
 
