@@ -59,6 +59,16 @@ def test_a_packed_addition_is_two() -> None:
     assert str(tracer.outputs["y", 4, 4]) == "add.f32(x[4:8], x[4:8])"
 
 
+def test_a_packed_conversion_is_two() -> None:
+    packed = "cvt.rn.bf16x2.f32 %r2, %f8, %f1; mov.b32 {%rs1, %rs2}, %r2; cvt.f32.bf16 %f9, "
+    low, high = (_stored(f"add.f32 %f8, %f1, %f1; {packed}{half};", lane=2) for half in ("%rs1", "%rs2"))
+    assert low == _stored("cvt.rn.bf16.f32 %rs1, %f1; cvt.f32.bf16 %f9, %rs1;", lane=2)
+    assert (low, high) == (
+        "bf16(cvt.rn.bf16.f32(x[8:12]))",
+        "bf16(cvt.rn.bf16.f32(add.f32(x[8:12], x[8:12])))",
+    )
+
+
 def test_a_selection_has_the_origin_of_what_was_chosen_and_a_constant_has_none() -> None:
     assert _stored("setp.lt.f32 %p1, %f1, 0f41000000; selp.f32 %f9, %f1, 0f00000000, %p1;", lane=7) == "x[28:32]"
     assert _stored("setp.lt.f32 %p1, %f1, 0f41000000; selp.f32 %f9, %f1, 0f00000000, %p1;", lane=8) == "0x0"
