@@ -34,7 +34,8 @@ class Traced:
         order: as traced; None if no such reduction, or several different ones, were found.
         problem: "" if the traced order is the declared one, or none was looked for; else what is wrong, in words.
         form: of the party, that serves the case which was traced.
-        untraced: why no such reduction was looked for, "" if it was.
+        untraced: why no such reduction was looked for, or none found where parts were not followed; "" if traced.
+        partly: launches of the party that were followed in part, in words.
     """
 
     party: str
@@ -45,6 +46,7 @@ class Traced:
     problem: str
     form: str = ""
     untraced: str = ""
+    partly: tuple[str, ...] = ()
 
 
 def smallest(pair: Pair, cases: Sequence[Case]) -> Case:
@@ -81,7 +83,7 @@ def trace(pair: Pair, party: str, case: Case, arch: str) -> tuple[Traced, ...]:
     """
     if pair.terms is None:
         raise UnsupportedError(f"terms:{pair.name}", "no reduction of this pair is described for tracing")
-    versions, reductions = _reductions(pair, party, case, arch)
+    versions, reductions, partly = _reductions(pair, party, case, arch)
     declared: Declaration | None = pair.declared(party, versions, arch, case)
     said = {} if declared is None else declared.orders
     known = pair.terms()
@@ -99,9 +101,12 @@ def trace(pair: Pair, party: str, case: Case, arch: str) -> tuple[Traced, ...]:
                 order = _order(fitting, terms, said.get(name), alike)
             except DeviceError as error:
                 problem = str(error)
+            if partly and not fitting:
+                problem, untraced = "", f"not found; followed in part: {', '.join(partly)}"
             if order is not None:
                 problem = _problem(declared, name, order)
-        found.append(Traced(party, arch, versions, name, order, problem, pair.form_of(party, case, arch), untraced))
+        form = pair.form_of(party, case, arch)
+        found.append(Traced(party, arch, versions, name, order, problem, form, untraced, partly))
     return tuple(found)
 
 
@@ -161,7 +166,7 @@ def discover(pair: Pair, party: str, case: Case, arch: str) -> tuple[Discovered,
         UnsupportedError: the party cannot be compiled here.
         PartyError: it failed.
     """
-    versions, reductions = _reductions(pair, party, case, arch)
+    versions, reductions, _ = _reductions(pair, party, case, arch)
     groups: dict[tuple[str, int, tuple[str, ...], str], list[Reduction]] = {}
     for one in reductions:
         groups.setdefault((one.form, len(one.terms), one.buffers, one.order.digest), []).append(one)
@@ -172,14 +177,17 @@ def discover(pair: Pair, party: str, case: Case, arch: str) -> tuple[Discovered,
     return tuple(sorted(found, key=lambda one: (-one.terms, one.form, one.buffers)))
 
 
-def _reductions(pair: Pair, party: str, case: Case, arch: str) -> tuple[Mapping[str, str], list[Reduction]]:
-    """Versions of the party's packages, and the reductions that it does."""
+def _reductions(
+    pair: Pair, party: str, case: Case, arch: str
+) -> tuple[Mapping[str, str], list[Reduction], tuple[str, ...]]:
+    """Versions of the party's packages, the reductions that it does, and which launches were followed in part."""
     from equiv.emulator.reductions import Finder
     from equiv.emulator.tracing import TracingDevice
 
     device = TracingDevice(arch)
     versions = run_party(pair, party, case, pair.inputs(case), device).toolchain
-    return versions, Finder(device.tracer.graph).all(device.tracer.outputs)
+    found = Finder(device.tracer.graph).all({**device.tracer.outputs, **device.tracer.sunk})
+    return versions, found, tuple(dict.fromkeys(device.partly))
 
 
 def _problem(declared: Declaration | None, name: str, order: Order) -> str:

@@ -136,7 +136,7 @@ class Finder:
         return [one for number, one in sorted(sums.items()) if number not in inner]
 
     def all(self, outputs: Mapping[Any, Node], *, least: int = 3) -> list[Reduction]:
-        """The reductions of at least `least` terms that the outputs depend on."""
+        """The reductions of at least `least` terms that the outputs depend on; those are values by whatever key."""
         together = self._together(outputs.values())
         groups: dict[tuple[Any, ...], list[tuple[Node, dict[int, int]]]] = defaultdict(list)
         facts: dict[tuple[Any, ...], tuple[str, str]] = {}

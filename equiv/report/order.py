@@ -39,6 +39,8 @@ def render(case: str, found: Sequence[Traced], missing: Sequence[str], forms: Se
         if first.order:
             lines.append(f"  {phrase(first.order)}")
             lines.append(textwrap.indent(str(first.order), "  "))
+    for (party, arch), partly in {(one.party, one.arch): one.partly for one in found if one.partly}.items():
+        lines.append(f"\nfollowed in part: {party} on {arch}: {', '.join(partly)}")
     lines += [f"\nnot traced: {one}" for one in missing]
     if forms:
         lines += ["\nnot traced, as this case has other forms (`equiv order CASE`):", *(f"  {one}" for one in forms)]
