@@ -89,6 +89,21 @@ def test_the_orders_of_kda_are_those_declared_and_a_wrong_one_is_found(
         assert [one.reduction for one in again if one.problem] == [name]
 
 
+FRONT = pairs.get("dsa_front")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("party", "arch"), PARTIES)
+def test_the_orders_of_dsa_front_are_those_declared_and_its_projection_is_said_to_be_untraced(
+    party: str, arch: str
+) -> None:
+    found = trace(FRONT, party, smallest(FRONT, cases(None, ["dsa_front"], [])), arch)
+    done = ["row.squares", "key.sum", "key.squares"]
+    assert [(one.reduction, one.problem) for one in found if one.order] == [(name, "") for name in done]
+    assert [one.untraced[:38] for one in found if not one.order] == ["operands of wgmma and tcgen05.mma are "]
+    assert all(one.partly for one in found)
+
+
 def _said(
     orders: dict[str, Order], terms: dict[str, Terms], *found: Reduction, partly: tuple[str, ...] = (), **axes: Any
 ) -> list[Traced]:
@@ -270,3 +285,17 @@ def test_as_json_the_orders_are_a_file_to_declare_with_whatever_is_declared_now(
         found = orders.find(party, {"triton": "1"}, "sm_90a", "wide")
         assert found is not None
         assert found.orders == {"key.sum": four}
+
+
+def test_what_cannot_be_traced_is_said_and_changes_no_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fake(_pair: object, party: str, _case: object, arch: str) -> tuple[Traced, ...]:
+        found = Traced(party, arch, {"triton": "1"}, "key.sum", UP, "")
+        return found, replace(found, reduction="more", order=None, untraced="it is inside wgmma")
+
+    monkeypatch.setattr("equiv.order.trace", fake)
+    assert cli.main(["order", "dsa_index", "--device", "emulated:sm_90a"]) == 0
+    assert "2 orders traced, 0 not as declared, 2 not traced" in capsys.readouterr().out
+    assert cli.main(["order", "dsa_index", "--device", "emulated:sm_90a", "--json"]) == 0
+    assert "equiv: not traced: more of oracle on sm_90a: it is inside wgmma\n" in capsys.readouterr().err
