@@ -254,9 +254,9 @@ def explain(options: argparse.Namespace) -> int:
 
 
 def order(options: argparse.Namespace) -> int:
-    """`equiv order PAIR`: every described reduction as traced from what runs; 1 if one is not as declared.
+    """`equiv order PAIR`: every declared reduction as traced from what runs; 1 if one is not as declared.
 
-    With `--json` the orders as a file to declare with: 1 if one was not found.
+    With `--json` the orders as a file to declare with: 1 if one was not found. What no trace can show is neither.
     """
     from equiv import order as tracing
     from equiv.report import order as report
@@ -272,12 +272,14 @@ def order(options: argparse.Namespace) -> int:
         return 3 if missing else 0
     found, missing = _traced(options.device, partial(tracing.trace, pair), case)
     if options.json:
-        lost = [f"{one.reduction} of {one.party} on {one.arch}: {one.problem}" for one in found if one.order is None]
-        for said in (*lost, *missing):
+        lost = [one for one in found if one.order is None]
+        words = [f"{one.reduction} of {one.party} on {one.arch}: {one.problem or one.untraced}" for one in lost]
+        for said in (*words, *missing):
             print(f"equiv: not traced: {visible(said)}", file=sys.stderr)
         print(order_file.render(tracing.as_declared(found)), end="")
-        return 1 if lost else 3 if missing else 0
-    print(visible(report.render(case.name, found, missing)))
+        return 1 if any(one.problem for one in lost) else 3 if missing else 0
+    forms = tracing.other_forms(pair, cases(options.cases, [pair.name], []), found)
+    print(visible(report.render(case.name, found, missing, forms)))
     return 1 if any(one.problem for one in found) else 3 if missing else 0
 
 

@@ -1,8 +1,9 @@
 """The expression that a lane instruction makes of its sources' expressions.
 
 Float operations get one name each, however they are spelt: `add.rn.f32`, `add.f32` and one half of `add.f32x2` are
-`add.f32`, a bf16 operand of a mixed `add` is widened first, and operands of what commutes are sorted. Moves of whole
-bytes are no operation at all. Everything else is an opaque node with the opcode as its name.
+`add.f32`, a conversion to `bf16x2` is two to `bf16`, a bf16 operand of a mixed `add` is widened first, and operands of
+what commutes are sorted. Moves of whole bytes are no operation at all. Everything else is an opaque node with the
+opcode as its name.
 """
 
 from __future__ import annotations
@@ -88,6 +89,9 @@ def _widened(graph: Graph, node: Node, kind: str) -> Node:
 
 def _cvt(graph: Graph, step: Step, given: Sequence[Node], *_: object) -> Node | None:
     target, source = step.mods["dtype"], step.mods["atype"]
+    if target in {"f16x2", "bf16x2"} and source == "f32":
+        opcode = name(step).replace("x2", "")
+        return graph.concat([graph.node(opcode, (one,), 0, 2) for one in (given[1], given[0])])
     if target == "f32" and source in {"bf16", "f16"} and not step.mods.get("sat") and not step.mods.get("ftz"):
         return _widened(graph, given[0], source)
     integers = all(one[0] in "us" and one[1:].isdigit() for one in (target, source))

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 ADD, FMA, MMA, PRODUCT = "add.f32", "fma.f32", "mma", "mul.f32"
 _SORTED = frozenset({ADD, FMA, PRODUCT, "max.f32", "min.f32"})
-_BYTES = frozenset({"element", "const", "concat", "slice"})
 Element = tuple[str, int, int]
 
 
@@ -63,6 +62,7 @@ class Finder:
         self._kinds: dict[int, int] = {}
         self._shapes: dict[Any, int] = {}
         self._sums: dict[int, int | None] = {}
+        self._places: dict[tuple[Node, ...], tuple[tuple[Node, ...], ...]] = {}
 
     def kind(self, node: Node) -> int:
         """A number that two expressions share if they differ only in which elements of the same buffers they read."""
@@ -136,7 +136,7 @@ class Finder:
         return [one for number, one in sorted(sums.items()) if number not in inner]
 
     def all(self, outputs: Mapping[Any, Node], *, least: int = 3) -> list[Reduction]:
-        """The reductions of at least `least` terms that the outputs depend on."""
+        """The reductions of at least `least` terms that the outputs depend on; those are values by whatever key."""
         together = self._together(outputs.values())
         groups: dict[tuple[Any, ...], list[tuple[Node, dict[int, int]]]] = defaultdict(list)
         facts: dict[tuple[Any, ...], tuple[str, str]] = {}
@@ -166,12 +166,47 @@ class Finder:
 
         What is computed once for all terms, a mean for example, is not looked into.
         """
-        cones = [{one.id for one in _below(term, {}) if one.op not in _BYTES} for term in terms]
-        common = dict.fromkeys(set.intersection(*cones), 0)
-        read = [{(*one.data, one.size) for one in _below(term, common) if one.op == "element"} for term in terms]
+        read: list[set[Element]] = [set() for _ in terms]
+        for column in self._columns(tuple(terms)):
+            for own, one in zip(read, column, strict=True):
+                own.add((*one.data, one.size))
         shared = set.intersection(*read)
-        keys = [tuple(sorted(one - shared)) for one in read]
+        keys = [tuple(sorted(own - shared)) for own in read]
         return keys if all(keys) and len(set(keys)) == len(keys) else None
+
+    def _columns(self, nodes: tuple[Node, ...]) -> tuple[tuple[Node, ...], ...]:
+        """Elements below expressions of one kind, by their place: each time one of every expression, not all the same.
+
+        Places that are neighbours in all of them count as one. Expressions share much of what is below them, also with
+        others of the same launch, so each place is kept.
+        """
+        todo = [nodes]
+        while todo:
+            column = todo[-1]
+            if column in self._places:
+                todo.pop()
+                continue
+            below = self._operands(column)
+            missing = [one for one in below if one not in self._places]
+            if missing:
+                todo += missing
+                continue
+            todo.pop()
+            if column[0].op == "element":
+                self._places[column] = (column,)
+            else:
+                self._places[column] = _joined(found for one in below for found in self._places[one])
+        return self._places[nodes]
+
+    def _operands(self, column: tuple[Node, ...]) -> list[tuple[Node, ...]]:
+        """The operands of expressions of one kind, place by place, without those that are one node for all."""
+        operands = zip(*(self._sorted(one) for one in column), strict=True)
+        return [one for one in operands if any(node is not one[0] for node in one)]
+
+    def _sorted(self, node: Node) -> list[Node]:
+        """Its operands, those that may be exchanged in the order of their kinds."""
+        exchanged = sorted(node.args[:2], key=self.kind) if node.op in _SORTED else node.args[:2]
+        return [*exchanged, *node.args[2:]]
 
     def _order(self, terms: tuple[Any, ...], found: list[tuple[Node, dict[int, int]]]) -> Order:
         made = [self.tree(root, index) for root, index in found]
@@ -197,6 +232,21 @@ class Finder:
             else:
                 made[node.id] = trees.Mma(tuple(index[one.id] for one in products), below[0], node.data[0])
         return made[root.id]
+
+
+def _joined(columns: Iterable[tuple[Node, ...]]) -> tuple[tuple[Node, ...], ...]:
+    """Elements by their place, those that lie one behind the other in every expression as one."""
+    found: list[tuple[Node, ...]] = []
+    for column in sorted(set(columns), key=lambda one: [(node.data, node.size) for node in one]):
+        last = found[-1] if found else ()
+        ends = [(low.data[0], low.data[1] + low.size) for low in last]
+        if ends == [high.data for high in column]:
+            found[-1] = tuple(
+                Node("element", (), low.data, low.size + high.size, -1) for low, high in zip(last, column, strict=True)
+            )
+        else:
+            found.append(column)
+    return tuple(found)
 
 
 def is_zero(node: Node) -> bool:

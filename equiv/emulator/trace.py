@@ -16,7 +16,7 @@ from equiv.emulator.reference.machine import FULL, LANES
 from equiv.emulator.reference.steps import lanes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from equiv.emulator.reference.machine import Warp
     from equiv.emulator.reference.matrix import Fragment, Multiplication
@@ -32,16 +32,20 @@ class Tracer:
 
     Attributes:
         outputs: (buffer, byte offset, bytes) of every store to global memory -> what was stored last.
+        sunk: what was stored to shared memory ahead of results that are hidden, which may be made of it; by id.
     """
 
     def __init__(self) -> None:
         self.graph = Graph()
         self.outputs: dict[tuple[str, int, int], Node] = {}
+        self.sunk: dict[int, Node] = {}
+        self._shared: dict[int, Node] = {}
         self._bytes: dict[Key, tuple[Node, int, int]] = {}
 
     def begin(self) -> None:
         """A launch begins: shared and local memory hold nothing of the one before."""
         self._bytes = {key: one for key, one in self._bytes.items() if key[0] == "global"}
+        self._shared = {}
 
     def computed(self, warp: Warp, step: Step, mask: int, sources: Sequence[Values], results: Sequence[Values]) -> None:
         """Makes a node of the operation where a source has an origin."""
@@ -85,7 +89,7 @@ class Tracer:
 
     def stored(self, warp: Warp, step: Step, lane: int, where: Place, data: bytes) -> None:
         """Memory gets the origin of the registers written."""
-        values = [one for one in step.sources if one.name.startswith("b")]
+        values = [one for one in step.sources if one.name.startswith("v" if "async" in step.mods else "b")]
         size = len(data) // len(values)
         for i, operand in enumerate(values):
             nodes = self._notes(warp, operand)
@@ -147,6 +151,30 @@ class Tracer:
         for operand, lanes in zip(one.results, found, strict=True):
             self._set(warp, operand, [self.graph.concat(parts) for parts in lanes], FULL)
 
+    def hidden(self, warp: Warp, step: Step, mask: int) -> None:
+        """Results get one origin of which nothing is known, so that they are no constants either."""
+        self.sunk |= self._shared
+        self._shared = {}
+        for operand in step.results:
+            self._set(warp, operand, [self._unknown(TYPE_BITS[operand.type] // 8)] * LANES, mask)
+
+    def lost(self, buffer: str, address: int, written: Mapping[int, int]) -> None:
+        """Bytes of a buffer were written by what was not followed.
+
+        Args:
+            buffer: its name.
+            address: of its first byte.
+            written: offset -> the byte that is there now.
+        """
+        unknown = self._unknown(1)
+        for offset, byte in written.items():
+            self._bytes["global", 0, 0, address + offset] = (unknown, 0, byte)
+        for place in [one for one in self.outputs if one[0] == buffer and written.keys() & range(one[1], sum(one[1:]))]:
+            del self.outputs[place]
+
+    def _unknown(self, size: int) -> Node:
+        return self.graph.node("not followed", (), None, size)
+
     def _fragment(self, warp: Warp, fragment: Fragment) -> list[Node]:
         notes = [self._notes(warp, one) for one in fragment.operands]
         size, nodes = fragment.width // 8, []
@@ -193,6 +221,8 @@ class Tracer:
         return where.owner, owner, lane, where.at + at
 
     def _keep(self, warp: Warp, where: Place, at: int, node: Node | None, data: bytes) -> None:
+        if node is not None and where.owner == "shared":
+            self._shared[node.id] = node
         for i, byte in enumerate(data):
             key = self._key(warp, where, at + i)
             if node is None:

@@ -43,6 +43,7 @@ PAIR = Pair(
     misread=late("equiv.kda.misreadings:misread"),
     forms=FORMS,
     form=form,
+    terms=lambda: importlib.import_module("equiv.rounding.declarations").TERMS["kda"],
     subset=subset,
     recut=recut,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from equiv.errors import RecordError
@@ -11,6 +11,7 @@ from equiv.rounding.phrases import phrases
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from equiv.records import AxisValue
     from equiv.rounding.ledger import Ledger
     from equiv.rounding.orders import Order
 
@@ -55,12 +56,18 @@ class Terms:
     Attributes:
         form: `values`, `squares` (each term a value times itself) or `products`.
         count: number of terms; term i of the order is the one whose element comes i-th by address.
-        buffers: tensors that the terms read and that differ from term to term, sorted.
+        buffers: tensors of the pair that the terms read and that differ from term to term, sorted.
+        besides: tensors of the pair that they may read too, or from copies that a party makes of them.
+        where: axis -> value that a case must have for its kernels to add this.
+        unfollowed: why no trace shows it, "" where traces do.
     """
 
     form: str
     count: int
     buffers: tuple[str, ...]
+    besides: tuple[str, ...] = ()
+    where: Mapping[str, AxisValue] = field(default_factory=dict)
+    unfollowed: str = ""
 
     def __str__(self) -> str:
         return f"a sum of {self.count} {self.form} of {' and '.join(self.buffers)}"

@@ -120,6 +120,8 @@ class Order:
         keys: list[str] = []
         for node in self.nodes:
             own = [str(value) for value in node[1 : _OWN[node[0]]]]
+            if node[0] == "mma":
+                own[1] = str(_added_at_once(node[1], node[2]))
             text = " ".join([str(node[0]), *own, *sorted(keys[i] for i in children(node))])
             keys.append(hashlib.sha256(text.encode()).hexdigest())
         return tuple(keys)
@@ -311,6 +313,18 @@ def entering(node: Sequence[Any]) -> tuple[int, ...]:
     if node[0] == "mma":
         return tuple(node[2])
     return (node[1],) if node[0] in {"leaf", "fma"} else ()
+
+
+def _added_at_once(variant: str, indices: tuple[int, ...]) -> tuple[int, ...]:
+    """A matrix instruction's terms, those ascending that one step of it adds: there their places give no other bits."""
+    from equiv.rounding import matrix
+
+    model = matrix.variant(*variant.split())
+    found = list(indices)
+    for block in model.blocks if model.row.group == 1 else ():
+        for place, index in zip(block, sorted(indices[k] for k in block), strict=True):
+            found[place] = index
+    return tuple(found)
 
 
 def _matrix(variant: str, a: U32, b: U32, c: U32) -> U32:

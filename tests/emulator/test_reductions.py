@@ -75,6 +75,25 @@ def test_a_mean_is_not_looked_into_and_an_epsilon_does_not_join_the_sum() -> Non
     assert all(one.terms[5] == (("x", 20, 4),) for one in found)
 
 
+def test_what_a_term_reads_besides_does_not_hide_it_though_the_mean_of_all_reads_it_too() -> None:
+    """Each value is halved, which the mean of all values reads too; the halves are still told apart."""
+    mean = "mul.f32 %f1, %f1, 0f3F000000;" + _butterfly("add.f32 %f9, %f9, %f8;")
+    found, _ = _found(mean + "sub.f32 %f1, %f1, %f9;" + _butterfly("add.f32 %f9, %f9, %f8;"))
+    assert [(one.form, len(one.terms), one.terms[7]) for one in found] == [
+        ("products", 32, (("x", 28, 4),)),
+        ("values", 32, (("x", 28, 4),)),
+    ]
+
+
+def test_neighbours_that_a_term_reads_are_one_element() -> None:
+    wide = (
+        "mad.wide.u32 %rd3, %r1, 8, %rd1; ld.global.v2.f32 {%f1, %f2}, [%rd3]; mul.f32 %f2, %f2, %f2;"
+        " sub.f32 %f1, %f1, %f2;"
+    )
+    (one,), _ = _found(wide + _butterfly("add.f32 %f9, %f9, %f8;"), np.resize(X, 64))
+    assert one.terms[3] == (("x", 24, 8),)
+
+
 def test_a_bias_among_the_terms_is_no_reduction() -> None:
     found, _ = _found(
         "ld.global.f32 %f2, [%rd1]; mul.f32 %f2, %f2, %f2; ld.global.f32 %f3, [%rd1+4]; add.f32 %f2, %f2, %f3;"

@@ -59,6 +59,16 @@ def test_a_packed_addition_is_two() -> None:
     assert str(tracer.outputs["y", 4, 4]) == "add.f32(x[4:8], x[4:8])"
 
 
+def test_a_packed_conversion_is_two() -> None:
+    packed = "cvt.rn.bf16x2.f32 %r2, %f8, %f1; mov.b32 {%rs1, %rs2}, %r2; cvt.f32.bf16 %f9, "
+    low, high = (_stored(f"add.f32 %f8, %f1, %f1; {packed}{half};", lane=2) for half in ("%rs1", "%rs2"))
+    assert low == _stored("cvt.rn.bf16.f32 %rs1, %f1; cvt.f32.bf16 %f9, %rs1;", lane=2)
+    assert (low, high) == (
+        "bf16(cvt.rn.bf16.f32(x[8:12]))",
+        "bf16(cvt.rn.bf16.f32(add.f32(x[8:12], x[8:12])))",
+    )
+
+
 def test_a_selection_has_the_origin_of_what_was_chosen_and_a_constant_has_none() -> None:
     assert _stored("setp.lt.f32 %p1, %f1, 0f41000000; selp.f32 %f9, %f1, 0f00000000, %p1;", lane=7) == "x[28:32]"
     assert _stored("setp.lt.f32 %p1, %f1, 0f41000000; selp.f32 %f9, %f1, 0f00000000, %p1;", lane=8) == "0x0"
@@ -83,3 +93,32 @@ def test_a_redux_is_one_node_over_all_lanes() -> None:
     )
     node = tracer.outputs["y", 0, 4]
     assert (node.op, len(node.args)) == ("redux.sync.max.u32", 32)
+
+
+def test_an_asynchronous_store_keeps_the_element() -> None:
+    said = _stored(
+        "mov.u32 %r4, buffer; mov.u32 %r7, barrier; mapa.shared::cluster.u32 %r4, %r4, 0;"
+        " mapa.shared::cluster.u32 %r7, %r7, 0; setp.eq.u32 %p1, %r1, 0; @%p1 mbarrier.init.shared.b64 [barrier], 1;"
+        " bar.sync 0; @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [barrier], 128; shl.b32 %r5, %r1, 2;"
+        " add.u32 %r6, %r4, %r5; mov.b32 %r8, %f1;"
+        " st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%r6], %r8, [%r7]; bar.sync 0;"
+        " ld.shared.f32 %f9, [buffer+12];",
+        outside=".shared .align 16 .b8 buffer[128]; .shared .align 8 .b8 barrier[8];",
+    )
+    assert said == "x[12:16]"
+
+
+def test_products_of_a_warpgroup_are_hidden_and_what_they_may_be_made_of_is_remembered() -> None:
+    tracer, _ = trace(
+        LOAD + "add.f32 %f1, %f1, %f1; mov.u32 %r4, buffer; shl.b32 %r5, %r1, 2; add.u32 %r6, %r4, %r5;"
+        " st.shared.f32 [%r6], %f1; bar.sync 0; shr.u32 %r4, %r4, 4; cvt.u64.u32 %rd6, %r4; mov.pred %p1, 0;"
+        " wgmma.fence.sync.aligned; wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f2, %f3, %f4, %f5},"
+        " %rd6, %rd6, %p1, 1, 1, 0, 0; wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;"
+        " add.f32 %f9, %f2, 0f3F800000;" + STORE,
+        {"x": np.resize(X, 128), "y": np.resize(Y, 128)},
+        128,
+        outside=".shared .align 1024 .b8 buffer[4096];",
+        arch="sm_90a",
+    )
+    assert str(tracer.outputs["y", 4, 4]) == "add.f32(not followed(), 0x3f800000)"
+    assert "add.f32(x[8:12], x[8:12])" in {str(one) for one in tracer.sunk.values()}

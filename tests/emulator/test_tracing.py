@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+import triton
+import triton.language as tl
 from dot_kernels import dot_kernel, split_kernel
 
 from equiv.emulator.reductions import Finder
 from equiv.emulator.tracing import TracingDevice
+from equiv.errors import UnsupportedError
 from equiv.rounding.orders import Order, butterfly, matrix_chain, split_k
 
 if TYPE_CHECKING:
@@ -54,3 +57,40 @@ def test_slices_of_k_on_four_warps_are_added_as_a_butterfly() -> None:
     slices = [matrix_chain(part, 16, f"{MMA} sm_90a") for part in split_k(128, 4)]
     assert order.digest == Order.of(128, butterfly(slices, (2, 1))[0]).digest
     assert not differences.any()
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def add_to_kernel(x: tl.tensor, y: tl.tensor) -> None:
+    at = tl.program_id(0) * 32 + tl.arange(0, 32)
+    tl.store(y + at, tl.load(x + at) + tl.load(y + at))
+
+
+def test_of_a_long_launch_some_clusters_are_followed_and_all_have_their_effect_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("equiv.emulator.tracing.WHOLE", 10)
+    monkeypatch.setattr("equiv.emulator.tracing.PART", 70)
+    device = TracingDevice("sm_90a")
+    x, y = torch.arange(256).float() + 1, torch.ones(256)
+    device.register("x", x)
+    device.register("y", y)
+    with device.active():
+        for _ in range(2):
+            add_to_kernel[(8,)](x, y, num_warps=1)
+    assert torch.equal(y, 1 + 2 * x)
+    (said,) = set(device.partly)
+    followed = [at for at in range(8) if ("y", 128 * at, 4) in device.tracer.outputs]
+    assert said == f"add_to_kernel in {len(followed)} of 8 clusters"
+    assert 0 in followed
+    assert 1 < len(followed) < 8
+    assert str(device.tracer.outputs["y", 0, 4]) == "add.f32(x[0:4], add.f32(x[0:4], y[0:4]))"
+
+
+def test_buffers_that_are_too_large_to_run_a_launch_twice_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("equiv.emulator.tracing.MOST", 1000)
+    device = TracingDevice("sm_90a")
+    x, y = torch.zeros(32), torch.zeros(1024)
+    device.register("x", x)
+    device.register("y", y)
+    with device.active(), pytest.raises(UnsupportedError, match="a trace keeps all buffers, which have 4224 bytes"):
+        add_to_kernel[(1,)](x, y, num_warps=1)

@@ -10,7 +10,7 @@ import pytest
 
 from equiv.errors import RecordError
 from equiv.rounding import arithmetic as fp
-from equiv.rounding.orders import Add, Const, Fma, Leaf, Order, add, butterfly, chain, leaves, pairwise
+from equiv.rounding.orders import Add, Const, Fma, Leaf, Mma, Order, add, butterfly, chain, leaves, pairwise
 
 STRIDES = (16, 8, 4, 2, 1)
 
@@ -76,6 +76,17 @@ def test_fused_lanes_keep_results_of_their_own() -> None:
 def test_lanes_that_differ_need_an_owner() -> None:
     with pytest.raises(ValueError, match="2 trees with different bits and no owner"):
         Order.of(32, butterfly(leaves(range(32)), STRIDES, fused=True))
+
+
+def test_places_of_products_that_a_matrix_instruction_adds_at_once_do_not_matter_and_others_do() -> None:
+    def digest(indices: list[int], variant: str) -> str:
+        return Order.of(len(indices), Mma(tuple(indices), Const(0), variant)).digest
+
+    whole = "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 sm_100a"
+    assert digest([0, 1, 4, 5, 2, 3, *range(6, 16)], whole) == digest(list(range(16)), whole)
+    halves = "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 sm_100a"  # sums k % 4 < 2, then the others
+    assert digest([4, 1, 2, 3, 0, *range(5, 32)], halves) == digest(list(range(32)), halves)
+    assert digest([2, 1, 0, *range(3, 32)], halves) != digest(list(range(32)), halves)
 
 
 def test_digests_are_equal_exactly_for_orders_that_give_equal_bits() -> None:

@@ -150,7 +150,7 @@ def bulk(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
         deliver(warp, lane, (to[lane], barriers[lane]), (size, PIECE, size), put, ranks=named)
 
 
-def store_async(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
+def store_async(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
     """`st.async` and `red.async`: a few bytes to shared memory of the cluster."""
     kind = step.mods["type"]
     size = TYPE_BITS[kind] // 8
@@ -161,11 +161,13 @@ def store_async(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
     for lane in lanes_of(mask):
         data = b"".join((one[lane] & (1 << 8 * size) - 1).to_bytes(size, "little") for one in values)
 
-        def put(where: Place, data: bytes = data) -> None:
+        def put(where: Place, lane: int = lane, data: bytes = data) -> None:
             if "op" in step.mods:
                 reduce_bytes(warp, step.mods["op"], kind, where, data, flush=False)
-            else:
-                spaces.write(warp, where, data)
+                return
+            spaces.write(warp, where, data)
+            if observer is not None:
+                observer.stored(warp, step, lane, where, data)
 
         deliver(warp, lane, (to[lane], barriers[lane]), (total, total, total), put)
 

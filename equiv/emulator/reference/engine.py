@@ -29,6 +29,8 @@ from equiv.emulator.reference.steps import Step, mask_of, prepare, unknown
 from equiv.errors import DeviceError, UnknownInstructionError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     import numpy.typing as npt
 
     from equiv.emulator.bytecode import ByteCode
@@ -87,10 +89,11 @@ def launch(
     *,
     budget: int | None = None,
     observer: Observer | None = None,
+    clusters: Collection[int] | None = None,
 ) -> LaunchStats:
     """Execute a grid to its end; arguments, effects and errors are those of `equiv.emulator.engine.launch`.
 
-    The `observer` is told of every value that is made or moved.
+    The `observer` is told of every value that is made or moved. With `clusters` only those run, by their numbers.
     """
     if observer is not None:
         for one in program.steps:
@@ -99,14 +102,18 @@ def launch(
                     one.instruction.opcode, "its values are not followed", one.instruction.line
                 )
     shared = check_launch(program.kernel, program.arch, program.bytecode.dynamic_at, config, params)
-    # As in the C engine the parameters can also be reached through a generic address.
-    block = np.frombuffer(params or b"\0", np.uint8).copy()
+    # As in the C engine the parameters can also be reached through a generic address, where tensor maps are aligned.
+    room = np.zeros(len(params) + 257, np.uint8)
+    start = -room.ctypes.data % 256
+    block = room[start : start + max(len(params), 1)]
+    block[: len(params)] = np.frombuffer(params, np.uint8)
     regions = [
         *memory.regions,
         *program.data,
         Region(block.ctypes.data, block.nbytes, "kernel parameters", writable=False),
     ]
-    grid = Grid(config, program.arch, params, GlobalMemory(regions), shared=shared, local=program.bytecode.local_size)
+    local = program.bytecode.local_size
+    grid = Grid(config, program.arch, params, GlobalMemory(regions), shared=shared, local=local, chosen=clusters)
     run = _Run(program, grid, block.ctypes.data, DEFAULT_BUDGET if budget is None else budget, observer)
     began = time.perf_counter()
     run.whole()

@@ -54,7 +54,7 @@ _FIND: dict[str, Callable[[Step], Handler | None]] = {
 }  # fmt: skip
 
 _NOT_FOLLOWED = frozenset({
-    copies.store_async, copies.store_zeros, tensor_copies.replace, tensor_copies.publish, matrix.transpose,
+    copies.store_zeros, tensor_copies.replace, tensor_copies.publish, matrix.transpose,
 })  # fmt: skip
 
 
@@ -65,13 +65,14 @@ def find(step: Step) -> Handler | None:
 
 
 def followed(step: Step) -> bool:
-    """Whether an observer hears of all values that a step makes or moves."""
+    """Whether an observer hears of all values that a step makes or moves, be it that they are hidden from it."""
     if step.lane is not None:
         return True
     if step.base in flow.FLOW:
         return "red" not in step.mods
     if step.base in {"atom", "red"} and step.mods.get("vec"):
         return False
-    if step.base in {"wgmma", "tcgen05"} or find(step) in _NOT_FOLLOWED:
+    if find(step) in _NOT_FOLLOWED:
         return False
-    return step.base != "cp" or "op" not in step.mods
+    asynchronous = step.base == "cp" or find(step) is copies.store_async
+    return not asynchronous or "op" not in step.mods

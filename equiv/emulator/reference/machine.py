@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from equiv.emulator.engine import LaunchConfig
     from equiv.emulator.reference.spaces import GlobalMemory
@@ -110,9 +110,18 @@ class Grid:
     """
 
     def __init__(
-        self, config: LaunchConfig, arch: str, params: bytes, memory: GlobalMemory, *, shared: int, local: int
+        self,
+        config: LaunchConfig,
+        arch: str,
+        params: bytes,
+        memory: GlobalMemory,
+        *,
+        shared: int,
+        local: int,
+        chosen: Collection[int] | None = None,
     ) -> None:
         self.config = config
+        self.chosen = chosen
         self.arch = arch
         self.params = bytearray(params)
         self.memory = memory
@@ -125,11 +134,14 @@ class Grid:
         self.order_dependent = 0
 
     def clusters(self) -> Iterator[Cluster]:
-        """Sets up one cluster after the other, in the order of the C engine."""
-        sizes, cluster = self.config.grid, self.config.cluster
+        """Sets up one cluster after the other, in the order of the C engine; only the chosen ones, if some are."""
+        sizes, cluster, number = self.config.grid, self.config.cluster, -1
         for z in range(0, sizes[2], cluster[2]):
             for y in range(0, sizes[1], cluster[1]):
                 for x in range(0, sizes[0], cluster[0]):
+                    number += 1
+                    if self.chosen is not None and number not in self.chosen:
+                        continue
                     ctas = []
                     for rank in range(cluster[0] * cluster[1] * cluster[2]):
                         i, j = rank % cluster[0], rank // cluster[0] % cluster[1]

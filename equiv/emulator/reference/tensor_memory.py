@@ -161,7 +161,7 @@ def _cells(bits: int, count: int, scale: int, split: int) -> Iterator[tuple[int,
             yield i, lane, row, column * scale + (split if bits == 0 and lane >= 16 else 0)
 
 
-def move(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
+def move(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
     """`tcgen05.ld` and `.st`: a warp reaches its own quarter of the lanes; packed: two columns a register."""
     operands.whole_warp(mask)
     address = operands.uniform(addresses(warp, step, "a")[1])
@@ -192,6 +192,8 @@ def move(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
             held.words[at[0], at[1] + 1] = values[i][register_lane] >> 16
     for one, lanes in zip(registers, values, strict=True) if load else ():
         step.write(warp, one, lanes, mask)
+    if load and observer is not None:
+        observer.hidden(warp, step, mask)
 
 
 def copy(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:

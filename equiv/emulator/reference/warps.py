@@ -46,7 +46,7 @@ class Observer(Protocol):
         """A lane's results were read from memory, one behind the other."""
 
     def stored(self, warp: Warp, step: Step, lane: int, where: Place, data: bytes) -> None:
-        """A lane's sources `b...` were written to memory, one behind the other."""
+        """A lane's sources `b...`, of `st.async` `v...`, were written to memory, one behind the other."""
 
     def updated(self, warp: Warp, step: Step, lane: int, where: Place, change: tuple[bytes, bytes]) -> None:
         """An atomic changed memory from one to the other; its results are written after all lanes are through."""
@@ -64,6 +64,9 @@ class Observer(Protocol):
 
     def multiplied(self, warp: Warp, one: Multiplication) -> None:
         """A matrix instruction wrote its results."""
+
+    def hidden(self, warp: Warp, step: Step, mask: int) -> None:
+        """Results of which nothing is told but that they were written: products and tensor memory of warpgroups."""
 
 
 def shuffle(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:

@@ -52,7 +52,7 @@ def _fragment(warp: Warp, step: Step, depth: int, size: int) -> Codes:
     return np.array(elements, f"<u{size}").reshape(ROWS, depth)
 
 
-def multiply(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
+def multiply(warp: Warp, step: Step, mask: int, observer: Observer | None) -> None:
     """`wgmma.mma_async`: D = A B, or A B + D where the predicate is set."""
     operands.whole_warp(mask)
     model = matrix.variant(step.instruction.opcode, warp.grid.arch)
@@ -88,6 +88,8 @@ def multiply(warp: Warp, step: Step, mask: int, _: Observer | None) -> None:
         values[register][lane] |= value << bit
     for one, lanes in zip(step.results, values, strict=True):
         step.write(warp, one, lanes, mask)
+    if observer is not None:
+        observer.hidden(warp, step, mask)
 
 
 def find(step: Step) -> Handler | None:

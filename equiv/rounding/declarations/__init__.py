@@ -22,7 +22,11 @@ DECLARATIONS: Final[Mapping[str, tuple[Declaration, ...]]] = {
 }
 """Pair name -> its declarations."""
 
-TERMS: Final[Mapping[str, Mapping[str, Terms]]] = {"dsa_index": dsa.TERMS, "dsa_front": front.TERMS}
+TERMS: Final[Mapping[str, Mapping[str, Terms]]] = {
+    "dsa_index": dsa.TERMS,
+    "dsa_front": front.TERMS,
+    "kda": kda.TERMS,
+}
 """Pair name -> name of a reduction -> what its terms are, for finding it in a trace."""
 
 

@@ -108,11 +108,13 @@ DECLARATIONS: Final[tuple[Declaration, ...]] = tuple(
 )
 
 TERMS: Final[Mapping[str, Terms]] = {
-    "row.squares": Terms("squares", RANK, ("projected",)),
+    "row.squares": Terms("squares", RANK, ("projected",), where={"normalized": False}),
+    "projection": Terms(
+        "products",
+        RANK,
+        ("projected", "w_q"),
+        unfollowed="operands of wgmma and tcgen05.mma are not followed; bits that cancelling leaves tell",
+    ),
     **dsa.TERMS,
 }
-"""Term i is column i of the row, and channel i of the key.
-
-The projection is left out, as the values of wgmma and tcgen05 are not followed by a trace; its order shows in the bits
-that cancelling products leave (tests/triton_ref).
-"""
+"""Term i is column i of the row, and channel i of the key; the bits are those of tests/triton_ref and tests/cute."""
