@@ -76,12 +76,12 @@ class Layout:
         return (0, *(1 << step for step in range(self.lanes.bit_length() - 1)))
 
 
-LONE: Final = 16
-"""Lanes that add up a slice of a row in the Hopper form."""
+HOPPER_LANES: Final = 16
+"""That add up a slice of a row in `IndexFrontHopper`."""
 LAYOUTS: Final[Mapping[str, Layout]] = {
     "aimed_rows": Layout(32, 1),
-    "aimed_halves": Layout(16, 2),
-    "aimed_quarters": Layout(16, 4),
+    "aimed_halves": Layout(HOPPER_LANES, 2),
+    "aimed_quarters": Layout(HOPPER_LANES, 4),
 }
 """Regime of latents -> layout: of `IndexFrontMma`, and of `IndexFrontHopper` with two slices and with four."""
 
@@ -168,19 +168,19 @@ def lone_rows(draws: Draws, shape: Shape, gamma: Bits, eps: float) -> Bits:
     The large element is the second of its word, and the first one, like all others too small for the sum, is odd. Four
     rows in turn have it in the four words of a chunk, the next four in the next one of the twelve chunks of a lane.
     """
-    star = Layout(LONE, 1).star
+    star = Layout(HOPPER_LANES, 1).star
     size = 127 - 2 + draws.below("size", 9, (shape[0],))
-    turn = int(draws.below("turn", RANK // (LONE * CHUNK), (1,))[0])
+    turn = int(draws.below("turn", RANK // (HOPPER_LANES * CHUNK), (1,))[0])
     order = draws.order("roots", TRIES)
     bits = (size[:, None] - SMALL << 7 | draws.below("mantissa", 128, shape)).astype(np.uint16)
     for row in range(shape[0]):
-        chunk = (row // 4 + turn) % (RANK // (LONE * CHUNK))
-        large = chunk * LONE * CHUNK + star[row % len(star)] * CHUNK + 2 * (row % 4) + 1
+        chunk = (row // 4 + turn) % (RANK // (HOPPER_LANES * CHUNK))
+        large = chunk * HOPPER_LANES * CHUNK + star[row % len(star)] * CHUNK + 2 * (row % 4) + 1
         root, trim, decisive = _sum(int(size[row]) - 127, 0, eps, np.roll(order, row))
         bits[row] = _aimed(bits[row], decisive, gamma, row // 4)
         bits[row, large - 1] |= 1
         bits[row, large] = (size[row] << 7) + root - 128
-        bits[row, (large + CHUNK * LONE) % RANK] = make.exact_bf16([trim])[0]
+        bits[row, (large + CHUNK * HOPPER_LANES) % RANK] = make.exact_bf16([trim])[0]
     return bits | (draws.signs("sign", shape) << 15).astype(np.uint16)
 
 

@@ -89,7 +89,7 @@ W_QA: Mapping[str, Fill] = {
     "zero": lambda _, shape: np.zeros(shape, dtype=np.uint16),
     "wide": lambda d, shape: make.wide(d, shape, low=-12, high=12),
     "by_lane": lambda d, shape: aimed.by_lane(d, shape, 32),
-    "by_half_lane": lambda d, shape: aimed.by_lane(d, shape, 16),
+    "by_half_lane": lambda d, shape: aimed.by_lane(d, shape, aimed.HOPPER_LANES),
     "flushed": lambda d, shape: aimed.flushed(d, shape, 1),
 }
 SLICES = "slices"

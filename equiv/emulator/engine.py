@@ -247,7 +247,8 @@ def launch(
         budget: most warp instructions it may execute, so that a kernel that loops for ever ends.
         seed: run the warps in an order drawn from it, and switch between them at random; None: in order.
         completion: when asynchronous copies land: `eager`, as they are issued; `late`, as late as PTX allows, their
-            destinations holding 0xff bytes until then. A correct kernel gives the same bits.
+            destinations holding 0xff bytes until then. A correct kernel gives the same bits, and waits for copies that
+            need shared memory before its CTA ends.
         checks: whether shared memory is watched: reads of what was never written, mbarriers, CTAs that are gone.
         check: `race`: look for accesses to shared memory that nothing orders, in any schedule; slow.
 
@@ -257,7 +258,7 @@ def launch(
         IllegalAccessError: an access outside registered, shared, local or parameter memory, misaligned, a write where
             only reads are allowed, a read of shared memory that was never written, or the use of such a register.
         DeadlockError: every warp waits.
-        EmulatorError: a trap, a misused barrier, the budget is used up.
+        EmulatorError: a trap, a misused barrier, a copy that shared memory is gone for, the budget is used up.
     """
     if completion not in {"eager", "late"}:
         raise ValueError(f"completion {completion!r} is neither 'eager' nor 'late'")

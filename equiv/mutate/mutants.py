@@ -4,7 +4,8 @@ Recognised as equivalent: what decodes to the same handler and arguments; a chan
 nothing needs (strong liveness over registers), or a cache policy alone; bytes packed from registers that nothing
 writes, which a compiler left open; a jump to the next instruction left out; a wait for more groups of asynchronous
 operations than before; another rounding of an integer conversion that is exact; what `equiv.mutate.ranges` proves from
-the bits a register can have, and `equiv.mutate.threads` by computing for every thread what depends on its number alone.
+the bits a register can have, and `equiv.mutate.threads` by computing for every thread what depends on its number alone
+and by following the change to where it could be seen.
 Left out as invisible: what the emulator executes nothing of, and the jump back to a wait (`Target.polls`). Not
 recognised: anything that takes knowledge of inputs (an addition that happens to be exact, a subnormal that never
 comes); people say those in `equiv.mutate.argued`.
@@ -25,7 +26,7 @@ from equiv.emulator.ptx import Immediate, Symbol
 from equiv.emulator.ptx_emitter import spelt
 from equiv.emulator.variables import place
 from equiv.errors import UnknownInstructionError
-from equiv.mutate.operators import BY_NAME, orders
+from equiv.mutate.operators import BY_NAME, NOTHING, orders
 from equiv.mutate.ranges import Ranges
 from equiv.mutate.threads import ByThread
 
@@ -77,7 +78,7 @@ class Mutant:
     @property
     def change(self) -> str:
         """Both instructions as PTX."""
-        now = "(deleted)" if self.after.opcode == "pmevent" else spelt(self.after)
+        now = "(deleted)" if self.after.opcode == NOTHING[0] else spelt(self.after)
         return f"{spelt(self.before)} -> {now}"
 
 

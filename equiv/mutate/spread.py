@@ -15,12 +15,14 @@ import numpy as np
 from equiv.emulator.dataflow import is_pure, read, written
 from equiv.emulator.isa.table import TYPE_BITS
 from equiv.emulator.ptx import Negated, Register
+from equiv.mutate.evaluate import computed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from equiv.emulator.ptx import Instruction, Kernel, Operand
-    from equiv.mutate.threads import ByThread, Threads, Values
+    from equiv.mutate.evaluate import Values
+    from equiv.mutate.threads import ByThread, Threads
 
 _STEPS = 4000
 """Readers that are looked at."""
@@ -101,8 +103,7 @@ class Spread:
                 sides = [self._differing(operand) for operand in one.operands[1:3]]
                 return differs & np.where(which & np.uint64(1) != 0, sides[0], sides[1])
         if base in {"and", "or"}:
-            bits = 1 if one.opcode.endswith(".pred") else TYPE_BITS[one.opcode.rpartition(".")[2]]
-            ones = np.uint64((1 << bits) - 1)
+            ones = np.uint64((1 << TYPE_BITS[one.opcode.rpartition(".")[2]]) - 1)
             for operand in one.operands[1:]:
                 value = self._sure(operand)
                 if value is not None:
@@ -119,8 +120,6 @@ class Spread:
         return None if self._differing(operand).any() else self._threads.value(operand)
 
     def _computed(self, one: Instruction) -> Values | None:
-        from equiv.mutate.threads import computed
-
         given: list[Values | None] = []
         for operand in one.operands[1:]:
             if not self._differing(operand).any():

@@ -84,6 +84,14 @@ def test_a_shuffle_of_unknown_values_is_known_by_its_lanes(shuffle: str, now: st
     assert found[f"shfl.sync.{now};"] == ("every lane gets the value of the same one" if same else "")
 
 
+@pytest.mark.parametrize(("target", "why"), [("%r9", "every lane has the same value"), ("%r9|%p1", "")])
+def test_a_shuffle_that_also_says_whether_there_is_such_a_lane_is_not_proved(target: str, why: str) -> None:
+    body = (
+        f".shared .align 16 .b8 shared[64]; mov.b32 %r2, shared; shfl.sync.down.b32 {target}, %r2, 1, 31, -1; {STORE}"
+    )
+    assert reasons(body, "immediate")[f"shfl.sync.down.b32 {target}, %r2, 2, 31, -1;"] == why
+
+
 def test_any_lane_will_do_where_a_warp_has_one_value() -> None:
     body = f"mov.u32 %r1, %tid.x; shr.u32 %r2, %r1, 5; shfl.sync.idx.b32 %r9, %r2, 0, 31, -1; {STORE}"
     assert reasons(body, "immediate")["shfl.sync.idx.b32 %r9, %r2, -1, 31, -1;"] == SAME
