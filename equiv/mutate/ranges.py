@@ -205,7 +205,7 @@ class Ranges:
         seen.add(name)
         for one in self._reading(name):
             words, made = one.opcode.split("."), one.operands[0]
-            if one.guard == name or words[-1] not in TYPE_BITS or not isinstance(made, Register):
+            if words[-1] not in TYPE_BITS or not isinstance(made, Register):
                 return False
             others = [operand for operand in one.operands[1:] if operand != Register(name)]
             masked = (

@@ -105,6 +105,21 @@ def test_a_branch_is_told_by_the_line_of_its_condition() -> None:
     assert sources["mov.b32"] == ("kernel.py", 3)
 
 
+def test_a_branch_whose_condition_is_of_no_line_is_told_by_its_own() -> None:
+    lines = [
+        ".loc 1 0 5",
+        "setp.eq.s32 %p1, %r1, 0;",
+        ".loc 1 9 4",
+        "add.s32 %r2, %r2, 1;",
+        ".loc 1 3 0",
+        "@%p1 bra L;",
+    ]
+    text = module_text("\n".join([*lines, "mov.b32 %r1, %r2;", "L: ret;"]), ("p",)) + '.file 1 "kernel.py"\n'
+    target = Target(Image(b"nowhere", text, "sm_100a", {}), "k")
+    found = {one.before.opcode: (one.source, one.near) for one in target.mutants(("deletion",))}
+    assert found["bra"] == (("kernel.py", 3), ("kernel.py", 9))
+
+
 def test_what_a_compiler_makes_itself_is_near_the_line_before() -> None:
     lines = [
         ".loc 1 7 3",

@@ -63,6 +63,20 @@ def test_what_leaves_a_thread_can_be_seen(use: str) -> None:
     assert found["add.s32 %r4, %r2, %r3; -> sub.s32 %r4, %r2, %r3;"] == ""
 
 
+def test_a_selection_by_a_predicate_that_changes_itself_can_be_seen() -> None:
+    body = f"setp.lt.u32 %p1, %r1, 5; selp.b32 %r9, %r2, %r3, %p1; {STORE}"
+    assert reasons(body, "comparison")["setp.lt.u32 %p1, %r1, 5; -> setp.le.u32 %p1, %r1, 5;"] == ""
+
+
+def test_other_members_of_a_shuffle_wait_for_each_other() -> None:
+    """What the shuffle gives is never selected, but who takes part is no matter of values."""
+    body = f"shfl.sync.bfly.b32 %r4, %r2, 1, 31, -1; setp.lt.u32 %p1, %r1, 64; selp.b32 %r9, %r8, %r4, %p1; {STORE}"
+    found = reasons(body, "immediate")
+    shuffle = "shfl.sync.bfly.b32 %r4, %r2, 1, 31, -1;"
+    assert found[f"{shuffle} -> shfl.sync.bfly.b32 %r4, %r2, 2, 31, -1;"] == SAME
+    assert found[f"{shuffle} -> shfl.sync.bfly.b32 %r4, %r2, 1, 31, -2;"] == ""
+
+
 def test_a_carry_is_no_arithmetic_of_one_register() -> None:
     body = "add.cc.u32 %r4, %r2, %r3; addc.u32 %r9, %r2, %r2; st.global.b32 [%rd1], %r9;"
     assert reasons(body, "deletion")["add.cc.u32 %r4, %r2, %r3; -> (deleted)"] == ""

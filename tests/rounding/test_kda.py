@@ -47,6 +47,16 @@ def declared(one: Case, party: str = "oracle", arch: str = "sm_90a") -> Declarat
     return next(d for d in DECLARATIONS if (d.party, d.form, d.arch) == (party, form, arch))
 
 
+@pytest.mark.parametrize(
+    ("version", "arch", "state", "known"),
+    [("3.6.0", "sm_100a", "bf16", False), ("3.6.0", "sm_100a", "f32", True), ("3.6.0", "sm_90a", "bf16", True),
+     ("3.8.0", "sm_100a", "bf16", True), ("3.7.0", "sm_90a", "f32", False)],
+)  # fmt: skip
+def test_a_fold_that_rounds_rows_in_two_ways_is_not_declared(version: str, arch: str, state: str, known: bool) -> None:
+    one = case(tokens=3, mode="commit", state=state, kernel="wide")
+    assert (PAIR.declared("oracle", {"triton": version}, arch, one) is not None) is known
+
+
 def run(
     one: Case, party: str = "oracle", ledger: Ledger = LEDGER, given: dict[str, Bits] | None = None
 ) -> dict[str, Any]:

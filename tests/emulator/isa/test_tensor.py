@@ -7,7 +7,7 @@ import pytest
 from both_engines import agree
 from ptx_run import Array, aligned, module_text, run
 from smem_layout import TENSOR_CODE, descriptor, place
-from tensor_lab import BASE, COMMIT, lab, unique
+from tensor_lab import BASE, COMMIT, lab, text, unique
 
 from equiv.emulator.engine import LaunchConfig
 from equiv.errors import EmulatorError, UnknownInstructionError
@@ -226,20 +226,23 @@ def test_an_allocation_that_nobody_makes_room_for_is_a_deadlock() -> None:
     assert "tcgen05.alloc" in error
 
 
+SHARED_BARRIER = "mov.b32 %x, barrier; cvt.u64.u32 %rd20, %x;"
+ELSEWHERE = COMMIT.replace(".shared::cluster.b64 [barrier]", ".b64 [%rd20]")
+
+
 @pytest.mark.parametrize(
-    ("address", "faults"),
-    [
-        ("mov.b64 %rd20, barrier; cvta.shared.u64 %rd20, %rd20;", False),
-        ("mov.b32 %x, barrier; cvt.u64.u32 %rd20, %x;", False),
-        ("mov.b32 %x, barrier; cvt.u64.u32 %rd20, %x; add.u64 %rd20, %rd20, 0x100000000;", True),
-    ],
-    ids=["generic", "shared as it is", "neither"],
+    "address",
+    ["mov.b64 %rd20, barrier; cvta.shared.u64 %rd20, %rd20;", SHARED_BARRIER],
+    ids=["generic", "shared as it is"],
 )
-def test_the_barrier_of_a_commit_is_a_generic_or_a_shared_address(address: str, faults: bool) -> None:
-    commit = COMMIT.replace(".shared::cluster.b64 [barrier]", ".b64 [%rd20]")
-    assert commit != COMMIT
-    if faults:
-        with pytest.raises(EmulatorError, match=r"tcgen05\.commit"):
-            lab(address + commit, unique(32))
-    else:
-        lab(address + commit, unique(32))
+def test_the_barrier_of_a_commit_is_a_generic_or_a_shared_address(address: str) -> None:
+    held = unique(32).view(np.uint8).ravel()
+    given = [aligned(16), held, np.zeros(128 * 128 * 4, np.uint8)]
+    error, after = agree(text(address + ELSEWHERE, 32, 16), given, LaunchConfig((1, 1, 1), (128, 1, 1)))
+    assert not error
+    np.testing.assert_array_equal(after[1], held)
+
+
+def test_a_commit_to_an_address_that_is_neither_is_told() -> None:
+    with pytest.raises(EmulatorError, match=r"`tcgen05\.commit.* write of 8 bytes at 0x1000"):
+        lab(SHARED_BARRIER + "add.u64 %rd20, %rd20, 0x100000000;" + ELSEWHERE, unique(32))
