@@ -33,15 +33,21 @@ if TYPE_CHECKING:
 BY_HEAD = mixed.VALUES[0]
 
 
+# How many neighbouring elements of a piece belong to one channel, for `mirrored`.
+
+
 def _one(_: Shape) -> int:
+    """Where a row, or the only row, has an element a channel."""
     return 1
 
 
 def _row(shape: Shape) -> int:
+    """Where a row is a channel: weights."""
     return shape[1]
 
 
 def _window(shape: Shape) -> int:
+    """Where a row is a head's windows, one channel's columns after the other's."""
     return shape[1] // DIM
 
 
