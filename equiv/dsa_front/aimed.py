@@ -165,8 +165,8 @@ def rows(draws: Draws, shape: Shape, gamma: Bits, eps: float, layout: Layout) ->
 def lone_rows(draws: Draws, shape: Shape, gamma: Bits, eps: float) -> Bits:
     """Latents [rows, 1536] for a gamma [1536] of `by_lane` with 16 lanes.
 
-    The large element is the second of its word, and the first one, like all others too small for the sum, is odd. Four
-    rows in turn have it in the four words of a chunk, the next four in the next one of the twelve chunks of a lane.
+    The large element is the second of its word; the first one, which like all others is too small to show in the sum,
+    is odd. Four rows in turn have it in the four words of a chunk, the next four in the next of a lane's twelve chunks.
     """
     star = Layout(HOPPER_LANES, 1).star
     size = 127 - 2 + draws.below("size", 9, (shape[0],))
